@@ -1,0 +1,55 @@
+"""Semantic recall for Hermes Agent.
+
+``install()`` patches the Hermes of this process, ``uninstall()`` takes all of it back,
+``status()`` tells what is in place. Importing this package imports neither httpx nor numpy
+nor sqlite-vec, and touches nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .host import Host
+
+__all__ = ["__version__", "install", "status", "uninstall"]
+
+_host: Host | None = None
+
+
+def install() -> dict[str, Any]:
+    """Patch the running Hermes, once, and return status().
+
+    Raises:
+        HermesPatchError: the configuration is wrong or this is no Hermes.
+        ImportError: ``hermes_state`` cannot be imported.
+    """
+    global _host
+    if _host is None:
+        from .host import Host
+
+        _host = Host()
+    _host.install()
+    return status()
+
+
+def uninstall() -> dict[str, Any]:
+    """Put every patched attribute back and stop our threads; returns status()."""
+    if _host is not None:
+        _host.uninstall()
+    return status()
+
+
+def status() -> dict[str, Any]:
+    """Return what is in place in this process: active, capabilities, refusals, failures."""
+    if _host is None:
+        return {"active": False, "capabilities": [], "refusals": {}, "failures": []}
+    return {
+        "active": _host.patches.active,
+        "capabilities": list(_host.patches.capabilities()),
+        "refusals": {r.capability: r.reason for r in _host.refusals},
+        "takeover": _host.takeover,
+        "failures": [vars(failure) for failure in _host.guard.failures()],
+    }

@@ -1,0 +1,128 @@
+"""The command ``hermes-patch``: results on stdout, progress and notes on stderr.
+
+Exit codes: 0 done, 1 failed or unhealthy, 2 usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from . import config
+from ._version import __version__
+from .errors import HermesPatchError
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    top = argparse.ArgumentParser(
+        prog="hermes-patch", description="Semantic recall for Hermes Agent."
+    )
+    top.add_argument("--version", action="version", version=f"hermes-patch {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    home = argparse.ArgumentParser(add_help=False)
+    home.add_argument("--hermes-home", metavar="DIR", help="default: $HERMES_HOME or ~/.hermes")
+    home.add_argument("--hermes-python", metavar="EXE", help="the Python that runs Hermes")
+    home.add_argument("--json", action="store_true", help="print the result as JSON")
+
+    def command(name: str, help_: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=help_, description=help_, parents=[home])
+
+    apply = command("apply", "put the plugin into a Hermes home, enable it, migrate the database")
+    apply.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
+    revert = command("revert", "take back everything that apply did")
+    revert.add_argument("--purge", action="store_true", help="drop the vectors and our tables too")
+    command("status", "show what is indexed, with which model, and what failed")
+    _backfill_options(command("backfill", "embed the history that has no vectors yet"))
+    _search_options(command("search", "search past conversations"))
+    demo = commands.add_parser(
+        "demo", help="a sample history on a real Hermes, searched before and after"
+    )
+    demo.add_argument("--json", action="store_true", help="print the result as JSON")
+    demo.add_argument("--keep", metavar="DIR", help="leave the sample home in DIR")
+    return top
+
+
+def _backfill_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--limit", type=_positive, metavar="N", help="at most N messages")
+    command.add_argument("--since", metavar="DATE", help="only messages since YYYY-MM-DD[THH:MM]")
+    command.add_argument("--batch-size", type=_positive, metavar="N", help="texts a request")
+    command.add_argument(
+        "--retry-failed", action="store_true", help="try messages again that failed for good"
+    )
+    command.add_argument("--dry-run", action="store_true", help="count only, send nothing")
+
+
+def _search_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("query", metavar="QUERY")
+    command.add_argument("--mode", choices=("hybrid", "vector", "keyword"), default="hybrid")
+    command.add_argument("--limit", type=_positive, default=10, metavar="N")
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("expected a number of at least 1")
+    return number
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    args = parser().parse_args(words)
+    try:
+        return int(_run(args, words))
+    except HermesPatchError as error:
+        return _fail(args, str(error))
+    except KeyboardInterrupt:
+        return _fail(args, "interrupted")
+
+
+def _fail(args: argparse.Namespace, message: str) -> int:
+    if getattr(args, "json", False):
+        print(json.dumps({"ok": False, "error": message}, ensure_ascii=False))
+    print(f"hermes-patch {args.command}: {message}", file=sys.stderr)
+    return 1
+
+
+def _run(args: argparse.Namespace, words: list[str]) -> int:
+    if args.command == "demo":
+        from . import demo
+
+        return demo.run(as_json=args.json, keep=Path(args.keep) if args.keep else None)
+    home = config.hermes_home(args.hermes_home)
+    python = Path(args.hermes_python) if args.hermes_python else None
+    if args.command in ("apply", "revert"):
+        return _deploy(args, home, python)
+    if args.command == "status":
+        from . import overview
+
+        data = overview.gather(home)
+        _show(args, data, overview.lines(data))
+        return 0
+    from . import inside
+
+    if not inside.is_here():
+        return inside.reexecute(words, home, python)
+    os.environ["HERMES_HOME"] = str(home)
+    return inside.backfill(args, home) if args.command == "backfill" else inside.search(args, home)
+
+
+def _deploy(args: argparse.Namespace, home: Path, python: Path | None) -> int:
+    from . import deploy
+
+    if args.command == "apply":
+        report = deploy.apply(home, hermes_python=python, dry_run=args.dry_run)
+    else:
+        report = deploy.revert(home, purge=args.purge, hermes_python=python)
+    _show(args, report.to_json(), report.lines())
+    return 0
+
+
+def _show(args: argparse.Namespace, data: dict[str, Any], lines: list[str]) -> None:
+    print(json.dumps(data, ensure_ascii=False, indent=2) if args.json else "\n".join(lines))

@@ -1,0 +1,202 @@
+"""Everything one database needs in one process: settings, embedder, caches, handles.
+
+Made lazily and cheaply, since the first write of the host makes it: settings are read and
+the embedder is started in our own threads only.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import sqlite3
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from . import embedders, layout, nearest, store
+from .config import Settings
+from .embedders.base import Embedder
+from .embedders.cache import QueryCache
+from .errors import HermesPatchError, HostError
+from .guard import Guard, run_within
+from .indexer import Indexer
+from .stash import Stash
+
+T = TypeVar("T")
+
+own_work: contextvars.ContextVar[bool] = contextvars.ContextVar("hermes_patch_work", default=False)
+"""True while we call the host ourselves, so that our hooks leave our own calls alone."""
+
+COVERAGE_SECONDS = 30.0
+READ_TIMEOUT = 1.0
+MMAP_BYTES = 2 << 30
+
+
+def connect_readonly(path: Path, timeout: float = READ_TIMEOUT) -> sqlite3.Connection:
+    """Open *path* read-only; the caller closes it. Times in seconds."""
+    uri = f"file:{quote(str(path))}?mode=ro"
+    conn = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None)
+    conn.execute("PRAGMA query_only = ON")
+    conn.execute(f"PRAGMA mmap_size = {MMAP_BYTES}")
+    return conn
+
+
+class Engine:
+    """One database in one process, shared by the search, the worker and the methods."""
+
+    def __init__(
+        self,
+        db_path: Path,
+        load_settings: Callable[[], Settings],
+        *,
+        owned: bool,
+        vendor: Path | None = None,
+    ) -> None:
+        """``owned`` is False for another profile's database, which is never written."""
+        self.db_path = db_path
+        self.owned = owned
+        self.vendor = vendor
+        self.guard = Guard()
+        self.stash = Stash()
+        self.cache = QueryCache()
+        self._context = contextvars.copy_context()
+        self._load_settings = load_settings
+        self._lock = threading.RLock()
+        self._handles: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._coverage: tuple[float, store.Coverage] | None = None
+        self._made: dict[str, Any] = {}
+
+    @property
+    def settings(self) -> Settings:
+        """The settings of the profile this engine was made in; raises ConfigError."""
+        return self._once("settings", lambda: self._context.copy().run(self._load_settings))
+
+    @property
+    def embedder(self) -> Embedder:
+        """The embedder of the settings; made once, started at its first use."""
+        return self._once("embedder", lambda: embedders.create(self.settings, self.vendor))
+
+    @property
+    def indexer(self) -> Indexer:
+        """The indexer over this database."""
+        return self._once(
+            "indexer", lambda: Indexer(self, self.embedder, self.settings, self.stash)
+        )
+
+    @property
+    def library(self) -> str | None:
+        """The path of the sqlite-vec library, None when there is none or it is not wanted."""
+        if self.settings.accelerate == "false":
+            return None
+        return self._once("library", lambda: nearest.find_library(self.vendor))
+
+    def _once(self, name: str, make: Callable[[], T]) -> T:
+        if name not in self._made:
+            with self._lock:
+                if name not in self._made:
+                    self._made[name] = make()
+        return self._made[name]  # type: ignore[no-any-return]
+
+    def attach(self, handle: Any) -> None:
+        """Remember a live SessionDB through which we may write."""
+        self._handles.add(handle)
+
+    @contextmanager
+    def reader(self) -> Iterator[sqlite3.Connection]:
+        """Open a short-lived read-only connection of our own, accelerated where possible."""
+        conn = connect_readonly(self.db_path)
+        try:
+            nearest.accelerate(conn, self.library)
+            yield conn
+        finally:
+            conn.close()
+
+    def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
+        """Run *change* through the write helper of a live SessionDB.
+
+        Raises:
+            HostError: the database is not ours to write, or no SessionDB is open.
+        """
+        if not self.owned:
+            raise HostError(f"{self.db_path.name} belongs to another profile and is never written")
+        for handle in list(self._handles):
+            if is_writable(handle):
+                token = own_work.set(True)
+                try:
+                    return handle._execute_write(change)  # type: ignore[no-any-return]
+                finally:
+                    own_work.reset(token)
+        raise HostError("no SessionDB is open for writing")
+
+    def query_vector(
+        self, text: str, seconds: float, *, cached_or_local: bool = False
+    ) -> QueryVector:
+        """Return the vector of a query within *seconds*, or the reason why there is none."""
+        with self.reader() as conn:
+            if not store.exists(conn):
+                return QueryVector(None, None, "nothing is indexed yet")
+            space = self.indexer.space(conn)
+        if space is None:
+            return QueryVector(None, None, "nothing is indexed yet")
+        key = (space.id, text)
+        vector = self.cache.get(key)
+        if vector is not None:
+            return QueryVector(vector, space, "")
+        if cached_or_local and not self.embedder.is_local:
+            return QueryVector(None, space, "not asked for while typing")
+        if self.guard.is_open("query"):
+            return QueryVector(None, space, "the embedder failed a moment ago")
+        try:
+            vector = run_within(seconds, lambda: self._embed_query(key, text, seconds), "query")
+        except Exception as error:
+            self.guard.note("query", error)
+            reason = str(error) if isinstance(error, HermesPatchError) else type(error).__name__
+            return QueryVector(None, space, reason)
+        self.guard.succeeded("query")
+        return QueryVector(vector, space, "")
+
+    def _embed_query(self, key: tuple[int, str], text: str, seconds: float) -> Sequence[float]:
+        vector = self.embedder.embed_query(text, seconds)
+        # The cache is filled here, in our thread: an answer that comes too late for this
+        # search serves the next one.
+        self.cache.put(key, vector)
+        return vector
+
+    def coverage(self, conn: sqlite3.Connection) -> store.Coverage:
+        """Return the coverage, counted at most every COVERAGE_SECONDS."""
+        now = time.monotonic()
+        if self._coverage is None or now - self._coverage[0] > COVERAGE_SECONDS:
+            space = self.indexer.space(conn)
+            counted = store.coverage(
+                conn, layout.read(conn), space.id if space else None, self.settings.roles
+            )
+            self._coverage = (now, counted)
+        return self._coverage[1]
+
+    def close(self) -> None:
+        """Let the embedder go, if one was made."""
+        made = self._made.get("embedder")
+        if made is not None:
+            made.close()
+
+
+class QueryVector:
+    """The vector of a query and its space, or the reason why there is none."""
+
+    __slots__ = ("reason", "space", "vector")
+
+    def __init__(
+        self, vector: Sequence[float] | None, space: store.Space | None, reason: str
+    ) -> None:
+        self.vector = vector
+        self.space = space
+        self.reason = reason
+
+
+def is_writable(handle: Any) -> bool:
+    """Tell whether a SessionDB is open for writing; a closed one must not be re-opened."""
+    return getattr(handle, "_conn", None) is not None and not getattr(handle, "read_only", False)

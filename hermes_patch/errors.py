@@ -1,0 +1,75 @@
+"""Every exception this project raises.
+
+    HermesPatchError
+    ├── ConfigError           the memorySearch block or a file it names is wrong
+    ├── DeployError           apply or revert could not do its work; nothing was half-done
+    ├── HostError             this Hermes lacks something a capability needs
+    ├── SchemaError           a table of ours has another shape than expected
+    ├── VectorError           a vector is empty, not finite, zero or of another length
+    ├── BudgetExceeded        work was given up because its time was over
+    └── EmbedderError         no vectors could be had
+        ├── EmbedderUnavailable   down, unreachable, timed out, rate limited: try later
+        │       .retry_after      seconds the server asked us to wait, or None
+        ├── EmbedderRefused       wrong key, unknown model, quota: a person has to act
+        ├── BatchTooLarge         fewer or shorter texts may pass
+        └── BadResponse           the answer was not what the protocol promises
+
+No message of an exception ever holds a key, a URL's userinfo or a message's text.
+"""
+
+from __future__ import annotations
+
+
+class HermesPatchError(Exception):
+    """Base of all errors of this project."""
+
+
+class ConfigError(HermesPatchError):
+    """A setting has a wrong name, type or value."""
+
+
+class DeployError(HermesPatchError):
+    """Apply or revert stopped; the home is as it was before."""
+
+
+class HostError(HermesPatchError):
+    """The running Hermes lacks a method, table or module that is needed."""
+
+
+class SchemaError(HermesPatchError):
+    """A table with one of our names exists in a shape we do not know."""
+
+
+class VectorError(HermesPatchError, ValueError):
+    """A vector that cannot be stored or compared."""
+
+
+class BudgetExceeded(HermesPatchError):
+    """The time given for a piece of work was over."""
+
+
+class EmbedderError(HermesPatchError):
+    """No vectors could be had for a batch of texts."""
+
+
+class EmbedderUnavailable(EmbedderError):
+    """The embedder is down, busy or too slow; the same call may pass later.
+
+    ``retry_after`` is the number of seconds the server asked to wait, or None.
+    """
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class EmbedderRefused(EmbedderError):
+    """The embedder answered that it will not serve us until a person changes something."""
+
+
+class BatchTooLarge(EmbedderError):
+    """The request was too large; fewer or shorter texts may pass."""
+
+
+class BadResponse(EmbedderError):
+    """The embedder answered with something that is not one vector for every text."""

@@ -1,0 +1,246 @@
+"""The only module that knows Hermes: which seams exist and what stands in their place.
+
+Every replacement calls the host's own function exactly once, outside any ``try`` of ours,
+and hands its result back unchanged when ours has nothing to add or fails.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import config, methods, recall, store
+from .engine import Engine, connect_readonly, own_work
+from .guard import Guard
+from .patching import Patch, PatchSet, Refusal
+from .worker import Registry, Worker
+
+REPLACING = ("replace_messages", "clear_messages")
+CARRY_CHUNKS = 4000
+DESCRIPTION_NOTE = (
+    " Semantic recall is on: ask in plain language, in any wording, in Chinese or English; a "
+    "past conversation is found by its meaning too, so the words need not match. Each result "
+    "says in search_type whether keyword, vector or both found it."
+)
+
+
+class Host:
+    """Our presence in one process of Hermes."""
+
+    def __init__(self, vendor: Path | None = None) -> None:
+        """``vendor`` is the folder of bundled wheels, by default the one beside this package."""
+        self.patches = PatchSet()
+        self.guard = Guard()
+        self.refusals: list[Refusal] = []
+        self.takeover = False
+        self._started = time.time()
+        self._folder = Path(__file__).resolve().parent.parent
+        self._vendor = vendor or _existing(self._folder / "vendor")
+        self._engines: dict[tuple[str, str], Engine] = {}
+        self._by_handle: weakref.WeakKeyDictionary[Any, Engine] = weakref.WeakKeyDictionary()
+        self._wakes: weakref.WeakKeyDictionary[Any, Callable[[], None]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._lock = threading.Lock()
+        self.workers = Registry(lambda engine: Worker(engine, self._applied_at()))
+        os.register_at_fork(after_in_child=self._forget)
+
+    def install(self) -> list[Refusal]:
+        """Patch SessionDB and the tool; idempotent. Raises HostError, ConfigError."""
+        if self.patches.active or not config.load_inside_hermes().enabled:
+            return self.refusals
+        session_db = importlib.import_module("hermes_state").SessionDB
+        patches = self._session_db_patches(session_db)
+        try:
+            tool = importlib.import_module("tools.session_search_tool")
+        except ImportError as error:
+            self.guard.note("tool", error)
+        else:
+            patches += self._tool_patches(tool)
+        self.refusals = self.patches.apply(patches)
+        return self.refusals
+
+    def uninstall(self) -> list[str]:
+        """Take all patches back and stop the workers; returns what lies under foreign patches."""
+        buried = self.patches.revert()
+        self.workers.stop()
+        for engine in self._engines.values():
+            engine.close()
+        self._engines.clear()
+        self._by_handle.clear()
+        self._wakes.clear()
+        return buried
+
+    def engine_of(self, handle: Any) -> Engine:
+        """Return the engine of a SessionDB's database in the current profile."""
+        engine = self._by_handle.get(handle)
+        if engine is None:
+            engine = self._engine(handle)
+            engine.attach(handle)
+            self._by_handle[handle] = engine
+        return engine
+
+    def _engine(self, handle: Any) -> Engine:
+        home = Path(importlib.import_module("hermes_constants").get_hermes_home())
+        path = Path(handle.db_path)
+        key = (str(home), str(path))
+        with self._lock:
+            if key not in self._engines:
+                owned = os.path.realpath(path.parent) == os.path.realpath(home)
+                self._engines[key] = Engine(
+                    path, config.load_inside_hermes, owned=owned, vendor=self._vendor
+                )
+            return self._engines[key]
+
+    def _guard_of(self, handle: Any) -> Guard:
+        """The engine's guard, whose failures reach ``status``; ours before there is one."""
+        engine = self._by_handle.get(handle)
+        return self.guard if engine is None else engine.guard
+
+    def _applied_at(self) -> float:
+        """When this home was patched, in seconds since 1970: older messages are history."""
+        try:
+            record = json.loads((self._folder / "applied.json").read_text(encoding="utf-8"))
+            return float(record["applied_at"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return self._started
+
+    def _forget(self) -> None:
+        """In a forked child: the parent's threads, pipes and connections are not ours."""
+        self._lock = threading.Lock()
+        self._engines.clear()
+        self._by_handle.clear()
+        self._wakes.clear()
+        self.workers.forget()
+
+    # -- what stands in the host's place -------------------------------------------------
+
+    def _session_db_patches(self, session_db: type) -> list[Patch]:
+        self.takeover = hasattr(session_db, "store_embedding")
+        # Every door into the tables leads through the write helper, append_message included.
+        helper = "_execute_write"
+        door = helper if hasattr(session_db, helper) else "append_message"
+        patches = [
+            Patch(session_db, "search_messages", self._search_messages, "search"),
+            Patch(session_db, door, self._waking, "realtime"),
+        ]
+        for name, method in methods.make(self.engine_of).items():
+            patches.append(Patch(session_db, name, _instead(method), "methods", adds=True))
+        for name in REPLACING:
+            if hasattr(session_db, name):
+                patches.append(Patch(session_db, name, self._carrying, f"carry {name}"))
+        if hasattr(session_db, "_vector_recall"):
+            patches.append(Patch(session_db, "_vector_recall", _instead(_nothing), "takeover"))
+        return patches
+
+    def _tool_patches(self, tool: Any) -> list[Patch]:
+        patches = [Patch(tool, "session_search", self._session_search, "tool")]
+        if hasattr(tool, "_vector_recall"):
+            self.takeover = True
+            patches.append(Patch(tool, "_vector_recall", _instead(_nothing), "takeover"))
+        schema = getattr(tool, "SESSION_SEARCH_SCHEMA", None)
+        if isinstance(schema, dict) and isinstance(schema.get("description"), str):
+            patches.append(Patch(_Entry(schema), "description", _with_note, "description"))
+        return patches
+
+    def _search_messages(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def search_messages(handle: Any, *args: Any, **kwargs: Any) -> Any:
+            rows = original(handle, *args, **kwargs)
+            if not self.patches.active or own_work.get() or not isinstance(rows, list):
+                return rows
+            return self._guard_of(handle).run(
+                "search",
+                lambda: recall.widen(
+                    self.engine_of(handle), recall.Call.bind(original, handle, args, kwargs), rows
+                ),
+                rows,
+            )
+
+        return search_messages
+
+    def _session_search(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def session_search(*args: Any, **kwargs: Any) -> Any:
+            if not self.patches.active:
+                return original(*args, **kwargs)
+            trace = recall.Trace()
+            token = recall.tool_call.set(trace)
+            try:
+                answer = original(*args, **kwargs)
+            finally:
+                recall.tool_call.reset(token)
+            if trace.semantic is None:
+                return answer
+            return self.guard.run("tool", lambda: recall.annotate(answer, trace), answer)
+
+        return session_search
+
+    def _waking(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def writing(handle: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(handle, *args, **kwargs)
+            if self.patches.active and not own_work.get():
+                try:
+                    wake = self._wakes.get(handle) or self._wake_of(handle)
+                    wake()
+                except Exception as error:
+                    self.guard.note("wake", error)
+            return result
+
+        return writing
+
+    def _wake_of(self, handle: Any) -> Callable[[], None]:
+        wake = self._wakes[handle] = self.workers.of(self.engine_of(handle)).wake
+        return wake
+
+    def _carrying(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def replacing(handle: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.patches.active:
+                session_id = kwargs.get("session_id", args[0] if args else None)
+                self.guard.run("carry", lambda: self._carry(handle, session_id), None)
+            return original(handle, *args, **kwargs)
+
+        return replacing
+
+    def _carry(self, handle: Any, session_id: Any) -> None:
+        """Keep a session's vectors in memory before the host deletes its rows."""
+        engine = self.engine_of(handle)
+        conn = connect_readonly(engine.db_path, timeout=0.05)
+        try:
+            if store.exists(conn):
+                engine.stash.keep(store.session_vectors(conn, str(session_id), CARRY_CHUNKS))
+        finally:
+            conn.close()
+
+
+class _Entry:
+    """One key of a dict as an attribute, so that PatchSet can replace it in place."""
+
+    def __init__(self, mapping: dict[str, Any]) -> None:
+        object.__setattr__(self, "__dict__", mapping)
+
+
+def _existing(folder: Path) -> Path | None:
+    return folder if folder.is_dir() else None
+
+
+def _with_note(description: str) -> str:
+    return description if DESCRIPTION_NOTE in description else description + DESCRIPTION_NOTE
+
+
+def _nothing(*_args: Any, **_kwargs: Any) -> list[Any]:
+    return []
+
+
+def _instead(function: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
+    return lambda _original: function

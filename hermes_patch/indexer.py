@@ -1,0 +1,329 @@
+"""index_batch(): the one verb that turns pending messages into vectors.
+
+Worker and backfill both drive it. Pending rows are read on a short-lived connection, their
+texts are embedded with no transaction open, and the vectors are stored in short writes.
+Nothing is remembered between two calls but the space, so a kill at any moment loses at most
+the batch that was under way.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from . import layout, store, vectors
+from . import text as texts
+from .config import Settings
+from .embedders.base import PROBE_TEXT, Embedder, Item
+from .errors import BadResponse
+from .stash import Stash
+
+T = TypeVar("T")
+
+SAME_ENGINE = 0.99
+"""Least cosine of two probe vectors made by the same engine."""
+WRITE_BYTES = 256 * 1024
+"""Vectors in one write transaction, so that no writer of the host waits for long."""
+SCAN = 200
+"""Pending rows read at once."""
+
+
+class Database(Protocol):
+    """How the indexer reaches a state.db."""
+
+    def reader(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Open a short-lived read-only connection."""
+
+    def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
+        """Run *change* in one write transaction of the host's; it may be run again."""
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What one call did, in messages; ``texts_sent`` counts what went to the embedder.
+
+    ``lowest`` is the smallest message id that was dealt with, None when nothing was pending.
+    """
+
+    stored: int = 0
+    copied: int = 0
+    skipped: int = 0
+    failed: int = 0
+    texts_sent: int = 0
+    lowest: int | None = None
+
+    @property
+    def done(self) -> bool:
+        """True when nothing was pending."""
+        return self.lowest is None
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A batch: rows with nothing to embed, rows whose vectors are known, rows to send."""
+
+    rows: list[store.PendingMessage]
+    nothing: list[store.PendingMessage]
+    known: dict[str, list[store.ChunkVector]]
+    send: dict[str, list[texts.Chunk]]
+
+
+class Indexer:
+    """Indexes one database in the current space of one embedder."""
+
+    def __init__(
+        self,
+        database: Database,
+        embedder: Embedder,
+        settings: Settings,
+        stash: Stash | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._database = database
+        self._embedder = embedder
+        self._settings = settings
+        self._stash = stash or Stash()
+        self._clock = clock
+        self._verified: store.Space | None = None
+
+    def key(self) -> str:
+        """Return the settings key of the space in use."""
+        return store.settings_key(self._embedder.describe(), self._settings.max_tokens)
+
+    def space(self, conn: sqlite3.Connection) -> store.Space | None:
+        """Return the space in use without asking the embedder, None before the first vector."""
+        if self._verified is not None:
+            return self._verified
+        found = store.spaces(conn, self.key())
+        return found[0] if found else None
+
+    def index_batch(
+        self,
+        *,
+        above: int = 0,
+        below: int | None = None,
+        since: float | None = None,
+        most: int = SCAN,
+    ) -> BatchResult:
+        """Embed the newest pending messages, at most one batch of texts.
+
+        ``above`` and ``below`` bound message ids (exclusive), ``since`` their time, ``most``
+        the number of messages.
+
+        Raises:
+            EmbedderError: no vectors could be had; nothing was recorded, all stays pending.
+            sqlite3.Error: the database could not be read or written.
+        """
+        plan, space = self._plan(above, below, since, most)
+        if plan.send and self._verified is None:
+            verified = self._verify()
+            if space is None or verified.id != space.id:
+                plan, _ = self._plan(above, below, since, most)
+            space = verified
+        if not plan.rows:
+            return BatchResult()
+        made, failed = self._embed(plan.send, space)
+        return self._store(plan, space, made, failed)
+
+    def _plan(
+        self, above: int, below: int | None, since: float | None, most: int
+    ) -> tuple[_Plan, store.Space | None]:
+        with self._database.reader() as conn:
+            space = self.space(conn)
+            rows = store.pending(
+                conn,
+                layout.read(conn),
+                space.id if space else None,
+                self._settings.roles,
+                above=above,
+                below=below,
+                since=since,
+                limit=min(SCAN, most),
+                now=self._clock(),
+            )
+            worth = [row for row in rows if texts.is_embeddable(row.text)]
+            known = self._known(conn, space, worth)
+        return self._cut(rows, known), space
+
+    def _known(
+        self, conn: sqlite3.Connection, space: store.Space | None, rows: list[store.PendingMessage]
+    ) -> dict[str, list[store.ChunkVector]]:
+        if space is None:
+            return {}
+        hashes = [row.text_hash for row in rows]
+        return {**self._stash.find(space.id, hashes), **store.known(conn, space.id, hashes)}
+
+    def _cut(
+        self, rows: list[store.PendingMessage], known: dict[str, list[store.ChunkVector]]
+    ) -> _Plan:
+        """Take rows, newest first, until the texts to send fill one batch."""
+        taken: list[store.PendingMessage] = []
+        nothing: list[store.PendingMessage] = []
+        send: dict[str, list[texts.Chunk]] = {}
+        count = 0
+        for row in rows:
+            if not texts.is_embeddable(row.text):
+                nothing.append(row)
+            elif row.text_hash not in known and row.text_hash not in send:
+                chunks = texts.chunks(row.text, self._settings.max_tokens)
+                if send and count + len(chunks) > self._embedder.batch_size:
+                    break
+                send[row.text_hash] = chunks
+                count += len(chunks)
+            taken.append(row)
+        return _Plan(taken, nothing, known, send)
+
+    def _embed(
+        self, send: dict[str, list[texts.Chunk]], space: store.Space | None
+    ) -> tuple[dict[str, list[store.ChunkVector]], dict[str, Item]]:
+        """Return the vectors by text hash, and for the others the Item that says why not."""
+        flat = [chunk.text for chunks in send.values() for chunk in chunks]
+        if not flat or space is None:
+            return {}, {}
+        items = self._embedder.embed_documents(flat)
+        if len(items) != len(flat):
+            raise BadResponse(f"{len(flat)} texts gave {len(items)} vectors")
+        made: dict[str, list[store.ChunkVector]] = {}
+        failed: dict[str, Item] = {}
+        position = 0
+        for text_hash, chunks in send.items():
+            own = items[position : position + len(chunks)]
+            position += len(chunks)
+            bad = next((item for item in map(_checked(space.dims), own) if not item.vector), None)
+            if bad is not None:
+                failed[text_hash] = bad
+                continue
+            made[text_hash] = [
+                store.ChunkVector(n, chunk.start, chunk.end, vectors.to_blob(item.vector or []))
+                for n, (chunk, item) in enumerate(zip(chunks, own, strict=True))
+            ]
+        return made, failed
+
+    def _store(
+        self,
+        plan: _Plan,
+        space: store.Space | None,
+        made: dict[str, list[store.ChunkVector]],
+        failed: dict[str, Item],
+    ) -> BatchResult:
+        stored = copied = 0
+        ready = {**plan.known, **made}
+        jobs = [(row, ready[row.text_hash]) for row in plan.rows if row.text_hash in ready]
+        for group in _groups(jobs):
+            assert space is not None
+            stored += self._database.write(_put_all(space, group))
+        copied = sum(row.text_hash in plan.known for row, _ in jobs)
+        nothing = [
+            store.Skip(r.msg_id, r.text_hash, "nothing to embed", True) for r in plan.nothing
+        ]
+        bad = [
+            store.Skip(row.msg_id, row.text_hash, item.reason or "no vector", item.permanent)
+            for row in plan.rows
+            if (item := failed.get(row.text_hash)) is not None
+        ]
+        self._record(nothing, bad, space)
+        return BatchResult(
+            stored=stored,
+            copied=copied,
+            skipped=len(nothing),
+            failed=len(bad),
+            texts_sent=sum(map(len, plan.send.values())),
+            lowest=min(row.msg_id for row in plan.rows),
+        )
+
+    def _record(
+        self, nothing: list[store.Skip], bad: list[store.Skip], space: store.Space | None
+    ) -> None:
+        if not nothing and not bad:
+            return
+        now = self._clock()
+
+        def change(conn: sqlite3.Connection) -> None:
+            store.skip(conn, store.NO_SPACE, nothing, now)
+            if space is not None:
+                store.skip(conn, space.id, bad, now)
+
+        self._database.write(change)
+
+    def _verify(self) -> store.Space:
+        """Find or make the space whose probe vector is the one the embedder gives now."""
+        item = self._embedder.embed_documents([PROBE_TEXT])[0]
+        if item.vector is None:
+            raise BadResponse(f"the probe sentence got no vector: {item.reason}")
+        probe = vectors.to_blob(item.vector)
+        key, description = self.key(), self._embedder.describe()
+        with self._database.reader() as conn:
+            same = next((s for s in store.spaces(conn, key) if _matches(s, item.vector)), None)
+            unknown = [
+                (s, store.sample(conn, s.id))
+                for s in [*store.spaces(conn, key), *store.spaces(conn, store.GUIDE_KEY)]
+                if s.probe is None and s.dims == len(item.vector)
+            ]
+        claimed = None if same else next((s for s, e in unknown if self._reproduces(e)), None)
+        if same is None:
+
+            def change(conn: sqlite3.Connection) -> int:
+                if claimed is None:
+                    return store.add_space(conn, key, description, len(probe) // 4, probe)
+                store.claim_space(conn, claimed.id, key, description, probe)
+                return claimed.id
+
+            made = self._database.write(change)
+            with self._database.reader() as conn:
+                same = next(s for s in store.spaces(conn, key) if s.id == made)
+        self._verified = same
+        return same
+
+    def _reproduces(self, example: tuple[str, Sequence[float]] | None) -> bool:
+        """Tell whether this embedder gives the vector that somebody stored for a text."""
+        if example is None:
+            return False
+        text, vector = example
+        item = self._embedder.embed_documents([text])[0]
+        return item.vector is not None and vectors.cosine(item.vector, vector) >= SAME_ENGINE
+
+
+def _matches(space: store.Space, probe: Sequence[float]) -> bool:
+    return (
+        space.probe is not None
+        and space.dims == len(probe)
+        and vectors.cosine(space.probe, probe) >= SAME_ENGINE
+    )
+
+
+def _checked(dims: int) -> Callable[[Item], Item]:
+    def check(item: Item) -> Item:
+        if item.vector is not None and len(item.vector) != dims:
+            reason = f"vector has {len(item.vector)} dimensions, expected {dims}"
+            return Item(None, reason)
+        return item
+
+    return check
+
+
+def _put_all(
+    space: store.Space, group: list[tuple[store.PendingMessage, list[store.ChunkVector]]]
+) -> Callable[[sqlite3.Connection], int]:
+    def change(conn: sqlite3.Connection) -> int:
+        return sum(store.put(conn, space, row, chunks) for row, chunks in group)
+
+    return change
+
+
+def _groups(
+    jobs: list[tuple[store.PendingMessage, list[store.ChunkVector]]],
+) -> list[list[tuple[store.PendingMessage, list[store.ChunkVector]]]]:
+    groups: list[list[tuple[store.PendingMessage, list[store.ChunkVector]]]] = []
+    size = WRITE_BYTES
+    for job in jobs:
+        cost = sum(len(chunk.blob) for chunk in job[1])
+        if size + cost > WRITE_BYTES:
+            groups.append([])
+            size = 0
+        groups[-1].append(job)
+        size += cost
+    return groups

@@ -1,0 +1,155 @@
+"""The k nearest vectors: exact cosine over every visible vector of one space.
+
+Two tiers, the same results: sqlite-vec where our own connection can load it, and pure Python
+always. A connection that was prepared by :func:`accelerate` uses the first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import importlib.util
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from operator import mul
+from pathlib import Path
+
+from . import vectors
+from .layout import Filters, Layout
+
+SQLITE_VEC = "sqlite-vec"
+PURE_PYTHON = "python"
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A message near the query: its best chunk (character offsets) and cosine similarity."""
+
+    msg_id: int
+    session_id: str
+    chunk_start: int
+    chunk_end: int
+    similarity: float
+    text_hash: str
+
+
+def find_library(vendor: Path | None = None) -> str | None:
+    """Return the path of the sqlite-vec library without importing its package, or None."""
+    folders = [vendor / "sqlite_vec"] if vendor is not None else []
+    spec = importlib.util.find_spec("sqlite_vec")
+    if spec is not None and spec.submodule_search_locations:
+        folders += [Path(folder) for folder in spec.submodule_search_locations]
+    for folder in folders:
+        for name in ("vec0.so", "vec0.dylib", "vec0.dll"):
+            if (folder / name).is_file():
+                return str(folder / "vec0")
+    return None
+
+
+def accelerate(conn: sqlite3.Connection, library: str | None) -> str:
+    """Load sqlite-vec into *conn*, a connection of ours, and return the tier it will use."""
+    if library is None or not hasattr(conn, "enable_load_extension"):
+        return PURE_PYTHON
+    try:
+        conn.enable_load_extension(True)
+        try:
+            conn.load_extension(library)
+        finally:
+            conn.enable_load_extension(False)
+    except sqlite3.Error:
+        return PURE_PYTHON
+    return SQLITE_VEC
+
+
+def tier(conn: sqlite3.Connection) -> str:
+    """Return which tier *conn* uses."""
+    row = conn.execute(
+        "SELECT 1 FROM pragma_function_list WHERE name = 'vec_distance_cosine' LIMIT 1"
+    ).fetchone()
+    return SQLITE_VEC if row else PURE_PYTHON
+
+
+def nearest(
+    conn: sqlite3.Connection,
+    space_id: int,
+    dims: int,
+    query: Sequence[float],
+    k: int,
+    floor: float,
+    filters: Filters,
+    layout: Layout,
+) -> list[Neighbour]:
+    """Return the *k* messages nearest to *query*, best first, one row per message.
+
+    ``query`` is a vector of *dims* numbers; messages below the cosine *floor* are left out.
+    Ties are broken by message id, the newest first. Only vectors of the space, of the right
+    length and of messages that pass *filters* are compared.
+
+    Raises:
+        VectorError: the query is not a vector of *dims* finite numbers.
+    """
+    unit = vectors.normalise(query, dims)
+    if k <= 0:
+        return []
+    scan = _scan_sqlite_vec if tier(conn) == SQLITE_VEC else _scan_python
+    best: dict[int, Neighbour] = {}
+    for row in scan(conn, space_id, dims, unit, floor, filters, layout):
+        kept = best.get(row.msg_id)
+        if kept is None or row.similarity > kept.similarity:
+            best[row.msg_id] = row
+    return heapq.nsmallest(k, best.values(), key=lambda n: (-n.similarity, -n.msg_id))
+
+
+def _from_where(
+    space_id: int, dims: int, filters: Filters, layout: Layout
+) -> tuple[str, list[object]]:
+    clauses, params = filters.where(layout)
+    clauses = ["e.space_id = ?", "length(e.embedding) = ?", *clauses]
+    joined = (
+        "FROM message_embeddings e JOIN messages m ON m.id = e.msg_id "
+        f"JOIN sessions s ON s.id = m.session_id WHERE {' AND '.join(clauses)}"
+    )
+    return joined, [space_id, dims * vectors.BYTES_PER_DIMENSION, *params]
+
+
+def _scan_sqlite_vec(
+    conn: sqlite3.Connection,
+    space_id: int,
+    dims: int,
+    unit: list[float],
+    floor: float,
+    filters: Filters,
+    layout: Layout,
+) -> Iterator[Neighbour]:
+    joined, params = _from_where(space_id, dims, filters, layout)
+    # The distance stays out of WHERE: there SQLite would compute it twice. NULL comes from a
+    # zero or NaN vector.
+    rows = conn.execute(
+        "SELECT * FROM (SELECT e.msg_id, m.session_id, e.chunk_start, e.chunk_end, "
+        f"1.0 - vec_distance_cosine(e.embedding, ?) AS similarity, e.text_hash {joined} "
+        "LIMIT -1) WHERE similarity IS NOT NULL AND similarity >= ?",
+        (vectors.pack(unit), *params, floor),
+    )
+    for row in rows:
+        yield Neighbour(*row)
+
+
+def _scan_python(
+    conn: sqlite3.Connection,
+    space_id: int,
+    dims: int,
+    unit: list[float],
+    floor: float,
+    filters: Filters,
+    layout: Layout,
+) -> Iterator[Neighbour]:
+    joined, params = _from_where(space_id, dims, filters, layout)
+    rows = conn.execute(
+        f"SELECT e.msg_id, m.session_id, e.chunk_start, e.chunk_end, e.embedding, e.text_hash "
+        f"{joined}",
+        params,
+    )
+    for msg_id, session_id, start, end, blob, text_hash in rows:
+        similarity = sum(map(mul, unit, vectors.unpack(blob)))
+        if similarity >= floor:
+            yield Neighbour(msg_id, session_id, start, end, similarity, text_hash)

@@ -1,0 +1,207 @@
+"""What our search adds to one call of the host's ``search_messages``, and to the tool's JSON.
+
+The host's own rows are there before any of this runs; whatever fails here, they are the
+answer.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import inspect
+import json
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import layout, query, search, store
+from .engine import Engine, QueryVector, own_work
+from .guard import run_within
+
+ROW_KEYS = (
+    "id",
+    "session_id",
+    "role",
+    "snippet",
+    "timestamp",
+    "tool_name",
+    "source",
+    "model",
+    "session_started",
+    "context",
+)
+LEGS_SECONDS = 3.0
+"""Budget of our legs and the fusion, on top of that of the query's vector."""
+TYPING_SECONDS = 0.15
+"""Budget of a query's vector while somebody types into the dashboard's search box."""
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass
+class Trace:
+    """What the searches inside one call of the tool found, for its JSON."""
+
+    found: dict[int, search.Found] = field(default_factory=dict)
+    sessions: dict[str, search.Found] = field(default_factory=dict)
+    semantic: dict[str, Any] | None = None
+
+
+tool_call: contextvars.ContextVar[Trace | None] = contextvars.ContextVar(
+    "hermes_patch_trace", default=None
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of ``search_messages``: the host's method, its handle and its arguments."""
+
+    original: Callable[..., Rows]
+    handle: Any
+    arguments: dict[str, Any]
+
+    @classmethod
+    def bind(
+        cls, original: Callable[..., Rows], handle: Any, args: tuple[Any, ...], kwargs: Any
+    ) -> Call:
+        """Name the arguments by the host's own signature."""
+        bound = inspect.signature(original).bind(handle, *args, **kwargs)
+        bound.apply_defaults()
+        named = dict(list(bound.arguments.items())[1:])
+        named.update(named.pop("kwargs", {}))
+        return cls(original, handle, named)
+
+    def request(self) -> search.Request:
+        """Return the call in our terms."""
+        get = self.arguments.get
+        filters = layout.Filters(
+            source_filter=get("source_filter"),
+            exclude_sources=get("exclude_sources"),
+            role_filter=get("role_filter"),
+            include_inactive=bool(get("include_inactive")),
+            after_ts=get("after_ts"),
+            before_ts=get("before_ts"),
+        )
+        return search.Request(
+            query=get("query") or "",
+            filters=filters,
+            limit=int(get("limit", 20)),
+            offset=int(get("offset", 0)),
+            sort=get("sort"),
+            fields=get("fields"),
+        )
+
+    def widened(self, rows: Rows) -> Rows:
+        """Return the host's rows with all keys and without an offset; *rows* if they are that."""
+        if not self.arguments.get("offset") and self.arguments.get("fields") is None:
+            return rows
+        changed = dict(self.arguments)
+        changed["limit"] = int(changed["limit"]) + int(changed["offset"])
+        changed["offset"] = 0
+        if "fields" in changed:
+            changed["fields"] = None
+        token = own_work.set(True)
+        try:
+            return self.original(self.handle, **changed)
+        finally:
+            own_work.reset(token)
+
+
+def widen(engine: Engine, call: Call, rows: Rows) -> Rows:
+    """Return the fused rows for *call*; the host's *rows* where we have nothing to add."""
+    text = call.arguments.get("query")
+    if not isinstance(text, str) or not text.strip() or not engine.settings.enabled:
+        return rows
+    trace = tool_call.get()
+    parsed = query.parse(text)
+    typing = parsed.is_prefix_search and trace is None
+    seconds = TYPING_SECONDS if typing else engine.settings.query_budget
+    outcome, semantic = run_within(
+        seconds + LEGS_SECONDS, lambda: _fuse(engine, call, rows, typing, seconds), "search"
+    )
+    if trace is not None:
+        trace.semantic = semantic
+        trace.found.update(outcome.found)
+        for row in outcome.rows:
+            if row.get("id") in outcome.found:
+                trace.sessions.setdefault(row["session_id"], outcome.found[row["id"]])
+    return outcome.rows
+
+
+def _fuse(
+    engine: Engine, call: Call, rows: Rows, typing: bool, seconds: float
+) -> tuple[search.Outcome, dict[str, Any]]:
+    request = call.request()
+    plain = query.plain_text(request.query)
+    keyword_only = query.parse(request.query).keyword_only
+    if keyword_only or not plain:
+        answer = QueryVector(None, None, "")
+    else:
+        answer = engine.query_vector(plain, seconds, cached_or_local=typing)
+    host_rows = call.widened(rows)
+    with engine.reader() as conn:
+        outcome = search.fuse(
+            conn,
+            host_rows,
+            request,
+            _vector_query(engine, answer),
+            relaxed=not typing,
+            weights=engine.settings.weights,
+            rrf_k=engine.settings.rrf_k,
+        )
+        semantic = describe(engine, conn, answer.reason)
+    return outcome, semantic
+
+
+def _vector_query(engine: Engine, answer: QueryVector) -> search.VectorQuery | None:
+    if answer.vector is None or answer.space is None:
+        return None
+    return search.VectorQuery(
+        space_id=answer.space.id,
+        dims=answer.space.dims,
+        vector=answer.vector,
+        floor=engine.settings.min_similarity,
+    )
+
+
+def describe(engine: Engine, conn: sqlite3.Connection, reason: str) -> dict[str, Any]:
+    """Return the tool's ``semantic`` entry: status, coverage and model."""
+    coverage = engine.coverage(conn) if store.exists(conn) else store.Coverage(0, 0, 0)
+    status = f"unavailable: {reason}" if reason else "ok"
+    result: dict[str, Any] = {
+        "status": status,
+        "coverage": round(coverage.ratio, 3),
+        "model": engine.embedder.describe().model,
+    }
+    if reason:
+        result["note"] = "Searched by keywords only; an empty answer is no proof of absence."
+    elif coverage.ratio < 0.99:
+        result["note"] = (
+            f"{coverage.embedded} of {coverage.embeddable} messages can be found by meaning so "
+            "far; an empty answer is no proof of absence."
+        )
+    return result
+
+
+def annotate(answer: str, trace: Trace) -> str:
+    """Return the tool's JSON with ``search_type``, ``similarity`` and ``semantic`` added."""
+    data = json.loads(answer)
+    if not isinstance(data, dict) or not isinstance(data.get("results"), list):
+        return answer
+    for result in data["results"]:
+        found = _found(result, trace)
+        if found is not None:
+            result["search_type"] = found.search_type
+            if found.similarity is not None:
+                result["similarity"] = round(found.similarity, 3)
+    data["semantic"] = trace.semantic
+    return json.dumps(data, ensure_ascii=False)
+
+
+def _found(result: Any, trace: Trace) -> search.Found | None:
+    if not isinstance(result, dict):
+        return None
+    msg_id = result.get("match_message_id")
+    if isinstance(msg_id, int):
+        return trace.found.get(msg_id)
+    return trace.sessions.get(str(result.get("session_id")))

@@ -1,0 +1,368 @@
+"""All SQL on our own tables.
+
+Functions take an open connection: a short-lived read-only one of ours, or the one that the
+host's write helper hands to a callback. Those that write are safe to run again, since that
+helper repeats its callback when the database was busy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from . import text as texts
+from . import vectors
+from .embedders.base import Description
+from .layout import Filters, Layout
+
+GUIDE_KEY = "guide"
+MAX_ATTEMPTS = 5
+NO_SPACE = 0
+"""``space_id`` of a skip that holds in every space: the message has nothing to embed."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """A set of comparable vectors; ``probe`` is the unit vector of the probe sentence."""
+
+    id: int
+    settings_key: str
+    provider: str
+    model: str
+    dims: int
+    probe: Sequence[float] | None
+
+
+@dataclass(frozen=True)
+class PendingMessage:
+    """A message that may need a vector: its text and that text's hash."""
+
+    msg_id: int
+    session_id: str
+    role: str
+    text: str
+    text_hash: str
+
+
+@dataclass(frozen=True)
+class ChunkVector:
+    """One vector of a text: ``blob`` is a unit vector, start and end are character offsets."""
+
+    chunk: int
+    start: int
+    end: int
+    blob: bytes
+
+
+@dataclass(frozen=True)
+class Skip:
+    """Why a message has no vector; a permanent one is not tried again."""
+
+    msg_id: int
+    text_hash: str
+    reason: str
+    permanent: bool
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How many messages are worth a vector, have one, and failed for good or for now."""
+
+    embeddable: int
+    embedded: int
+    failed: int
+
+    @property
+    def ratio(self) -> float:
+        """Embedded / embeddable, 1.0 when there is nothing to embed."""
+        return min(1.0, self.embedded / self.embeddable) if self.embeddable else 1.0
+
+
+def exists(conn: sqlite3.Connection) -> bool:
+    """Tell whether our tables are there."""
+    query = "SELECT count(*) FROM sqlite_master WHERE type='table' AND name IN (?, ?, ?, ?, ?)"
+    names = ("message_embeddings", "embedding_spaces", "embedding_skips", "embedding_lease")
+    return bool(conn.execute(query, (*names, "embedding_state")).fetchone()[0] == 5)
+
+
+def settings_key(description: Description, max_tokens: int) -> str:
+    """Return the fingerprint of everything but the probe that decides a space."""
+    parts = [
+        description.provider,
+        description.model,
+        description.dims,
+        description.document_prefix,
+        description.query_prefix,
+        sorted(description.extra.items()),
+        max_tokens,
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def spaces(conn: sqlite3.Connection, key: str | None = None) -> list[Space]:
+    """Return the spaces of *key* (all of them for None), the newest first."""
+    where, params = ("WHERE settings_key = ?", (key,)) if key is not None else ("", ())
+    rows = conn.execute(
+        "SELECT id, settings_key, provider, model, dims, probe FROM embedding_spaces "
+        f"{where} ORDER BY id DESC",
+        params,
+    )
+    return [
+        Space(row[0], row[1], row[2], row[3], row[4], vectors.unpack(row[5]) if row[5] else None)
+        for row in rows.fetchall()
+    ]
+
+
+def add_space(
+    conn: sqlite3.Connection, key: str, description: Description, dims: int, probe: bytes | None
+) -> int:
+    """Record a new space and return its id; the same key and probe give the same space."""
+    found = conn.execute(
+        "SELECT id FROM embedding_spaces WHERE settings_key = ? AND probe IS ?", (key, probe)
+    ).fetchone()
+    if found:
+        return int(found[0])
+    cursor = conn.execute(
+        "INSERT INTO embedding_spaces (settings_key, provider, model, dims, probe, created_at) "
+        "VALUES (?, ?, ?, ?, ?, ?)",
+        (key, description.provider, description.model, dims, probe, time.time()),
+    )
+    return int(cursor.lastrowid or 0)
+
+
+def claim_space(
+    conn: sqlite3.Connection, space_id: int, key: str, description: Description, probe: bytes
+) -> None:
+    """Give a space whose maker was unknown to the embedder that reproduced its vectors."""
+    conn.execute(
+        "UPDATE embedding_spaces SET settings_key = ?, provider = ?, model = ?, probe = ? "
+        "WHERE id = ? AND probe IS NULL",
+        (key, description.provider, description.model, probe, space_id),
+    )
+
+
+def sample(conn: sqlite3.Connection, space_id: int) -> tuple[str, Sequence[float]] | None:
+    """Return the text and vector of one short message of a space, None when it is empty."""
+    rows = conn.execute(
+        "SELECT m.content, e.embedding FROM message_embeddings e "
+        "JOIN messages m ON m.id = e.msg_id WHERE e.space_id = ? AND e.chunk_end < 1000 "
+        "ORDER BY e.id DESC LIMIT 20",
+        (space_id,),
+    )
+    for content, blob in rows.fetchall():
+        text = texts.message_text(content)
+        if texts.is_embeddable(text):
+            return text, vectors.unpack(blob)
+    return None
+
+
+def _pending_where(layout: Layout, roles: Sequence[str]) -> tuple[list[str], list[object]]:
+    clauses, params = Filters(role_filter=roles).where(layout)
+    clauses += [
+        "m.content IS NOT NULL",
+        "NOT EXISTS (SELECT 1 FROM message_embeddings e WHERE e.msg_id = m.id AND e.space_id = ?)",
+        "NOT EXISTS (SELECT 1 FROM embedding_skips k WHERE k.msg_id = m.id "
+        "AND k.space_id IN (0, ?) AND (k.next_try IS NULL OR k.next_try > ?))",
+    ]
+    return clauses, params
+
+
+def pending(
+    conn: sqlite3.Connection,
+    layout: Layout,
+    space_id: int | None,
+    roles: Sequence[str],
+    *,
+    above: int = 0,
+    below: int | None = None,
+    since: float | None = None,
+    limit: int = 100,
+    now: float | None = None,
+) -> list[PendingMessage]:
+    """Return at most *limit* messages without a vector in the space, the newest first.
+
+    ``above`` and ``below`` bound the message id (both exclusive), ``since`` the time of the
+    message in seconds since 1970. Nothing is remembered: pending is derived each time.
+    """
+    clauses, params = _pending_where(layout, roles)
+    space = space_id or -1
+    params += [space, space, time.time() if now is None else now, above]
+    clauses.append("m.id > ?")
+    if below is not None:
+        clauses.append("m.id < ?")
+        params.append(below)
+    if since is not None:
+        clauses.append("m.timestamp >= ?")
+        params.append(since)
+    rows = conn.execute(
+        f"SELECT m.id, m.session_id, m.role, m.content FROM messages m "
+        f"WHERE {' AND '.join(clauses)} ORDER BY m.id DESC LIMIT ?",
+        (*params, limit),
+    )
+    result = []
+    for msg_id, session_id, role, content in rows:
+        text = texts.message_text(content)
+        result.append(PendingMessage(msg_id, session_id, role, text, texts.text_hash(text)))
+    return result
+
+
+def known(
+    conn: sqlite3.Connection, space_id: int, hashes: Iterable[str]
+) -> dict[str, list[ChunkVector]]:
+    """Return the vectors this space already has for texts of these hashes."""
+    result: dict[str, list[ChunkVector]] = {}
+    for text_hash in dict.fromkeys(hashes):
+        rows = conn.execute(
+            "SELECT chunk, chunk_start, chunk_end, embedding FROM message_embeddings "
+            "WHERE msg_id = (SELECT msg_id FROM message_embeddings "
+            "WHERE space_id = ?1 AND text_hash = ?2 LIMIT 1) AND space_id = ?1 AND text_hash = ?2 "
+            "ORDER BY chunk",
+            (space_id, text_hash),
+        ).fetchall()
+        if rows:
+            result[text_hash] = [ChunkVector(*row) for row in rows]
+    return result
+
+
+def session_vectors(
+    conn: sqlite3.Connection, session_id: str, limit: int
+) -> dict[tuple[int, str], list[ChunkVector]]:
+    """Return a session's vectors by (space id, text hash), at most *limit* chunks."""
+    rows = conn.execute(
+        "SELECT space_id, text_hash, chunk, chunk_start, chunk_end, embedding "
+        "FROM message_embeddings WHERE session_id = ? ORDER BY msg_id DESC, chunk LIMIT ?",
+        (session_id, limit),
+    )
+    result: dict[tuple[int, str], dict[int, ChunkVector]] = {}
+    for space_id, text_hash, *chunk in rows:
+        result.setdefault((space_id, text_hash), {}).setdefault(chunk[0], ChunkVector(*chunk))
+    return {key: [chunks[n] for n in sorted(chunks)] for key, chunks in result.items()}
+
+
+def put(
+    conn: sqlite3.Connection, space: Space, message: PendingMessage, chunks: Sequence[ChunkVector]
+) -> bool:
+    """Store the vectors of one message, replacing older ones of this space.
+
+    Returns False, and stores nothing, when the message is gone or its text has changed.
+    """
+    row = conn.execute(
+        "SELECT session_id, content FROM messages WHERE id = ?", (message.msg_id,)
+    ).fetchone()
+    if row is None or texts.text_hash(texts.message_text(row[1])) != message.text_hash:
+        return False
+    key = (message.msg_id, space.id)
+    conn.execute("DELETE FROM message_embeddings WHERE msg_id = ? AND space_id = ?", key)
+    conn.execute("DELETE FROM embedding_skips WHERE msg_id = ? AND space_id IN (0, ?)", key)
+    conn.executemany(
+        "INSERT INTO message_embeddings (msg_id, session_id, embedding, text_hash, dims, "
+        "created_at, space_id, chunk, chunk_start, chunk_end) VALUES (?,?,?,?,?,?,?,?,?,?)",
+        [
+            (message.msg_id, row[0], c.blob, message.text_hash, len(c.blob) // 4)
+            + (time.time(), space.id, c.chunk, c.start, c.end)
+            for c in chunks
+        ],
+    )
+    return True
+
+
+def skip(conn: sqlite3.Connection, space_id: int, skips: Iterable[Skip], now: float) -> None:
+    """Record why messages have no vector.
+
+    The next try of one that is not permanent comes after 1, 4, 16 … minutes; after
+    MAX_ATTEMPTS it has become permanent.
+    """
+    for item in skips:
+        key = (item.msg_id, space_id)
+        if not conn.execute("SELECT 1 FROM messages WHERE id = ?", key[:1]).fetchone():
+            continue
+        row = conn.execute(
+            "SELECT attempts FROM embedding_skips WHERE msg_id = ? AND space_id = ? "
+            "AND text_hash = ?",
+            (*key, item.text_hash),
+        ).fetchone()
+        attempts = 1 + (int(row[0]) if row else 0)
+        final = item.permanent or attempts >= MAX_ATTEMPTS
+        next_try = None if final else now + 60.0 * 4.0 ** (attempts - 1)
+        conn.execute(
+            "INSERT OR REPLACE INTO embedding_skips "
+            "(msg_id, space_id, text_hash, reason, attempts, next_try) VALUES (?,?,?,?,?,?)",
+            (*key, item.text_hash, item.reason, attempts, next_try),
+        )
+
+
+def retry_skips(conn: sqlite3.Connection, space_id: int) -> int:
+    """Make failed messages of a space pending again; returns how many."""
+    return conn.execute("DELETE FROM embedding_skips WHERE space_id = ?", (space_id,)).rowcount
+
+
+def forget(conn: sqlite3.Connection, msg_ids: Iterable[int]) -> None:
+    """Drop vectors and skips of messages whose text is no longer the one they were made of."""
+    for msg_id in msg_ids:
+        conn.execute("DELETE FROM message_embeddings WHERE msg_id = ?", (msg_id,))
+        conn.execute("DELETE FROM embedding_skips WHERE msg_id = ?", (msg_id,))
+
+
+def coverage(
+    conn: sqlite3.Connection, layout: Layout, space_id: int | None, roles: Sequence[str]
+) -> Coverage:
+    """Count embeddable, embedded and failed messages (messages, not chunks)."""
+    clauses, params = Filters(role_filter=roles).where(layout)
+    visible = " AND ".join([*clauses, "m.content IS NOT NULL"])
+    space = space_id or -1
+    total, nothing, failed, embedded = conn.execute(
+        "SELECT count(*), coalesce(sum(none), 0), coalesce(sum(bad), 0), coalesce(sum(good), 0) "
+        "FROM (SELECT EXISTS (SELECT 1 FROM embedding_skips k WHERE k.msg_id = m.id "
+        "AND k.space_id = 0) AS none, "
+        "EXISTS (SELECT 1 FROM embedding_skips k WHERE k.msg_id = m.id AND k.space_id = ?) AS bad, "
+        "EXISTS (SELECT 1 FROM message_embeddings e WHERE e.msg_id = m.id AND e.space_id = ?) "
+        f"AS good FROM messages m WHERE {visible})",
+        (space, space, *params),
+    ).fetchone()
+    return Coverage(embeddable=total - nothing, embedded=embedded, failed=failed)
+
+
+def state(conn: sqlite3.Connection, key: str) -> str | None:
+    """Return a recorded value, e.g. the watermark."""
+    row = conn.execute("SELECT value FROM embedding_state WHERE key = ?", (key,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def set_state(conn: sqlite3.Connection, key: str, value: str) -> None:
+    """Record a value under *key*."""
+    conn.execute("INSERT OR REPLACE INTO embedding_state VALUES (?, ?)", (key, value))
+
+
+def acquire_lease(conn: sqlite3.Connection, owner: str, seconds: float, now: float) -> bool:
+    """Take or renew the right to index this database; False while another owner has it."""
+    cursor = conn.execute(
+        "INSERT INTO embedding_lease (id, owner, expires_at) VALUES (1, ?1, ?2) "
+        "ON CONFLICT (id) DO UPDATE SET owner = ?1, expires_at = ?2 "
+        "WHERE owner = ?1 OR expires_at <= ?3",
+        (owner, now + seconds, now),
+    )
+    return cursor.rowcount == 1
+
+
+def lease_holder(conn: sqlite3.Connection, now: float) -> str | None:
+    """Return who may index now, None when the lease is free."""
+    row = conn.execute("SELECT owner FROM embedding_lease WHERE expires_at > ?", (now,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def release_lease(conn: sqlite3.Connection, owner: str) -> None:
+    """Let go of the lease if *owner* has it."""
+    conn.execute("DELETE FROM embedding_lease WHERE owner = ?", (owner,))
+
+
+def skip_reasons(conn: sqlite3.Connection, space_id: int) -> dict[str, int]:
+    """Return how many messages of a space failed, by reason."""
+    rows = conn.execute(
+        "SELECT reason, count(*) FROM embedding_skips WHERE space_id = ? GROUP BY reason",
+        (space_id,),
+    )
+    return {str(reason): int(count) for reason, count in rows}
