@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from hermes_patch import layout, migrations, store
+from hermes_patch import layout, migrations, spaces, store
 from hermes_patch import text as texts
 from hermes_patch.config import Settings
 from hermes_patch.embedders.base import Embedder
@@ -169,7 +169,7 @@ class Backfill:
         return Plan(messages, len(hashes - known.keys()), where)
 
     def _pending(
-        self, conn: sqlite3.Connection, space: store.Space | None
+        self, conn: sqlite3.Connection, space: spaces.Space | None
     ) -> Iterator[store.PendingMessage]:
         shape, below = layout.read(conn), None
         while True:

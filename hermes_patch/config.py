@@ -42,7 +42,7 @@ class Settings:
     dimensions: int | None = None
     send_dimensions: bool = False
     multimodal: bool = False
-    min_similarity: float = 0.22
+    min_similarity: float = profiles.PROFILES[profiles.LOCAL_E5].floor
     query_prefix: str = ""
     document_prefix: str = ""
     batch_size: int = 16

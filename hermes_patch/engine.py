@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from . import embedders, layout, nearest, store
+from . import embedders, layout, nearest, spaces, store
 from .config import Settings
 from .embedders.base import Embedder
 from .embedders.cache import QueryCache
@@ -190,7 +190,7 @@ class QueryVector:
     __slots__ = ("reason", "space", "vector")
 
     def __init__(
-        self, vector: Sequence[float] | None, space: store.Space | None, reason: str
+        self, vector: Sequence[float] | None, space: spaces.Space | None, reason: str
     ) -> None:
         self.vector = vector
         self.space = space

@@ -180,7 +180,8 @@ class Host:
                 recall.tool_call.reset(token)
             if trace.semantic is None:
                 return answer
-            return self.guard.run("tool", lambda: recall.annotate(answer, trace), answer)
+            ours = self.guard.run("tool", lambda: recall.annotate(answer, trace), answer)
+            return ours if isinstance(ours, str) else answer
 
         return session_search
 

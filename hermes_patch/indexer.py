@@ -10,36 +10,21 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
-from . import layout, store, vectors
+from . import layout, spaces, store, vectors
 from . import text as texts
 from .config import Settings
-from .embedders.base import PROBE_TEXT, Embedder, Item
+from .embedders.base import Embedder, Item
 from .errors import BadResponse
+from .spaces import Database
 from .stash import Stash
 
-T = TypeVar("T")
-
-SAME_ENGINE = 0.99
-"""Least cosine of two probe vectors made by the same engine."""
 WRITE_BYTES = 256 * 1024
 """Vectors in one write transaction, so that no writer of the host waits for long."""
 SCAN = 200
 """Pending rows read at once."""
-
-
-class Database(Protocol):
-    """How the indexer reaches a state.db."""
-
-    def reader(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Open a short-lived read-only connection."""
-
-    def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
-        """Run *change* in one write transaction of the host's; it may be run again."""
 
 
 @dataclass(frozen=True)
@@ -88,17 +73,17 @@ class Indexer:
         self._settings = settings
         self._stash = stash or Stash()
         self._clock = clock
-        self._verified: store.Space | None = None
+        self._verified: spaces.Space | None = None
 
     def key(self) -> str:
         """Return the settings key of the space in use."""
-        return store.settings_key(self._embedder.describe(), self._settings.max_tokens)
+        return spaces.settings_key(self._embedder.describe(), self._settings.max_tokens)
 
-    def space(self, conn: sqlite3.Connection) -> store.Space | None:
+    def space(self, conn: sqlite3.Connection) -> spaces.Space | None:
         """Return the space in use without asking the embedder, None before the first vector."""
         if self._verified is not None:
             return self._verified
-        found = store.spaces(conn, self.key())
+        found = spaces.find(conn, self.key())
         return found[0] if found else None
 
     def index_batch(
@@ -120,7 +105,7 @@ class Indexer:
         """
         plan, space = self._plan(above, below, since, most)
         if plan.send and self._verified is None:
-            verified = self._verify()
+            verified = self._verified = spaces.verify(self._database, self._embedder, self.key())
             if space is None or verified.id != space.id:
                 plan, _ = self._plan(above, below, since, most)
             space = verified
@@ -131,7 +116,7 @@ class Indexer:
 
     def _plan(
         self, above: int, below: int | None, since: float | None, most: int
-    ) -> tuple[_Plan, store.Space | None]:
+    ) -> tuple[_Plan, spaces.Space | None]:
         with self._database.reader() as conn:
             space = self.space(conn)
             rows = store.pending(
@@ -150,7 +135,7 @@ class Indexer:
         return self._cut(rows, known), space
 
     def _known(
-        self, conn: sqlite3.Connection, space: store.Space | None, rows: list[store.PendingMessage]
+        self, conn: sqlite3.Connection, space: spaces.Space | None, rows: list[store.PendingMessage]
     ) -> dict[str, list[store.ChunkVector]]:
         if space is None:
             return {}
@@ -178,7 +163,7 @@ class Indexer:
         return _Plan(taken, nothing, known, send)
 
     def _embed(
-        self, send: dict[str, list[texts.Chunk]], space: store.Space | None
+        self, send: dict[str, list[texts.Chunk]], space: spaces.Space | None
     ) -> tuple[dict[str, list[store.ChunkVector]], dict[str, Item]]:
         """Return the vectors by text hash, and for the others the Item that says why not."""
         flat = [chunk.text for chunks in send.values() for chunk in chunks]
@@ -206,7 +191,7 @@ class Indexer:
     def _store(
         self,
         plan: _Plan,
-        space: store.Space | None,
+        space: spaces.Space | None,
         made: dict[str, list[store.ChunkVector]],
         failed: dict[str, Item],
     ) -> BatchResult:
@@ -236,7 +221,7 @@ class Indexer:
         )
 
     def _record(
-        self, nothing: list[store.Skip], bad: list[store.Skip], space: store.Space | None
+        self, nothing: list[store.Skip], bad: list[store.Skip], space: spaces.Space | None
     ) -> None:
         if not nothing and not bad:
             return
@@ -248,51 +233,6 @@ class Indexer:
                 store.skip(conn, space.id, bad, now)
 
         self._database.write(change)
-
-    def _verify(self) -> store.Space:
-        """Find or make the space whose probe vector is the one the embedder gives now."""
-        item = self._embedder.embed_documents([PROBE_TEXT])[0]
-        if item.vector is None:
-            raise BadResponse(f"the probe sentence got no vector: {item.reason}")
-        probe = vectors.to_blob(item.vector)
-        key, description = self.key(), self._embedder.describe()
-        with self._database.reader() as conn:
-            same = next((s for s in store.spaces(conn, key) if _matches(s, item.vector)), None)
-            unknown = [
-                (s, store.sample(conn, s.id))
-                for s in [*store.spaces(conn, key), *store.spaces(conn, store.GUIDE_KEY)]
-                if s.probe is None and s.dims == len(item.vector)
-            ]
-        claimed = None if same else next((s for s, e in unknown if self._reproduces(e)), None)
-        if same is None:
-
-            def change(conn: sqlite3.Connection) -> int:
-                if claimed is None:
-                    return store.add_space(conn, key, description, len(probe) // 4, probe)
-                store.claim_space(conn, claimed.id, key, description, probe)
-                return claimed.id
-
-            made = self._database.write(change)
-            with self._database.reader() as conn:
-                same = next(s for s in store.spaces(conn, key) if s.id == made)
-        self._verified = same
-        return same
-
-    def _reproduces(self, example: tuple[str, Sequence[float]] | None) -> bool:
-        """Tell whether this embedder gives the vector that somebody stored for a text."""
-        if example is None:
-            return False
-        text, vector = example
-        item = self._embedder.embed_documents([text])[0]
-        return item.vector is not None and vectors.cosine(item.vector, vector) >= SAME_ENGINE
-
-
-def _matches(space: store.Space, probe: Sequence[float]) -> bool:
-    return (
-        space.probe is not None
-        and space.dims == len(probe)
-        and vectors.cosine(space.probe, probe) >= SAME_ENGINE
-    )
 
 
 def _checked(dims: int) -> Callable[[Item], Item]:
@@ -306,7 +246,7 @@ def _checked(dims: int) -> Callable[[Item], Item]:
 
 
 def _put_all(
-    space: store.Space, group: list[tuple[store.PendingMessage, list[store.ChunkVector]]]
+    space: spaces.Space, group: list[tuple[store.PendingMessage, list[store.ChunkVector]]]
 ) -> Callable[[sqlite3.Connection], int]:
     def change(conn: sqlite3.Connection) -> int:
         return sum(store.put(conn, space, row, chunks) for row, chunks in group)

@@ -38,9 +38,9 @@ def reexecute(words: list[str], home: Path, python: Path | None) -> int:
         DeployError: no Hermes was found.
         HostError: the plugin is not applied to *home*.
     """
-    from . import deploy
+    from .deploy import hermes
 
-    found = deploy.find_hermes_python(home, python)
+    found = hermes.find_hermes_python(home, python)
     folder = home / PLUGIN
     if not (folder / "hermes_patch").is_dir():
         raise HostError(f"{folder} does not exist; run hermes-patch apply first")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import layout, nearest, store, vectors
+from . import layout, nearest, spaces, store, vectors
 from . import text as texts
 from .embedders.base import Description
 from .engine import Engine
@@ -91,9 +91,9 @@ def _store(
         )
 
 
-def _new_space(conn: Any, key: str, description: Description, dims: int) -> store.Space:
-    space_id = store.add_space(conn, key, description, dims, None)
-    return store.Space(space_id, key, description.provider, description.model, dims, None)
+def _new_space(conn: Any, key: str, description: Description, dims: int) -> spaces.Space:
+    space_id = spaces.add_space(conn, key, description, dims, None)
+    return spaces.Space(space_id, key, description.provider, description.model, dims, None)
 
 
 def _search(

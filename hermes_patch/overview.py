@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import config, layout, migrations, nearest, store
+from . import config, layout, migrations, nearest, spaces, store
 from .config import Settings
 from .deploy import describe_sending
 from .engine import connect_readonly
@@ -82,7 +82,7 @@ def _database(conn: sqlite3.Connection, home: Path, settings: Settings | None) -
             "ratio": round(coverage.ratio, 4),
         },
         "watermark": int(store.state(conn, "watermark") or 0),
-        "spaces": [_space(conn, space, space == current) for space in store.spaces(conn)],
+        "spaces": [_space(conn, space, space == current) for space in spaces.find(conn)],
         "indexing": store.lease_holder(conn, time.time()),
         "skipped": store.skip_reasons(conn, current.id) if current else {},
         "failures": json.loads(store.state(conn, "failures") or "[]"),
@@ -96,16 +96,16 @@ def _tier(conn: sqlite3.Connection, home: Path, settings: Settings | None) -> st
     return nearest.accelerate(conn, nearest.find_library(vendor))
 
 
-def _current(conn: sqlite3.Connection, settings: Settings | None) -> store.Space | None:
+def _current(conn: sqlite3.Connection, settings: Settings | None) -> spaces.Space | None:
     """Return the newest space of the configured model; the exact key needs the embedder."""
     if settings is None:
         return None
     provider, model = settings.provider, settings.model
-    same = [s for s in store.spaces(conn) if s.provider == provider and s.model == model]
+    same = [s for s in spaces.find(conn) if s.provider == provider and s.model == model]
     return same[0] if same else None
 
 
-def _space(conn: sqlite3.Connection, space: store.Space, current: bool) -> dict[str, Any]:
+def _space(conn: sqlite3.Connection, space: spaces.Space, current: bool) -> dict[str, Any]:
     row = conn.execute(
         "SELECT count(DISTINCT msg_id), count(*), coalesce(sum(length(embedding)), 0) "
         "FROM message_embeddings WHERE space_id = ?",

@@ -110,7 +110,7 @@ class Call:
 def widen(engine: Engine, call: Call, rows: Rows) -> Rows:
     """Return the fused rows for *call*; the host's *rows* where we have nothing to add."""
     text = call.arguments.get("query")
-    if not isinstance(text, str) or not text.strip() or not engine.settings.enabled:
+    if not isinstance(text, str) or not text.strip() or not _wanted(engine):
         return rows
     trace = tool_call.get()
     parsed = query.parse(text)
@@ -119,13 +119,21 @@ def widen(engine: Engine, call: Call, rows: Rows) -> Rows:
     outcome, semantic = run_within(
         seconds + LEGS_SECONDS, lambda: _fuse(engine, call, rows, typing, seconds), "search"
     )
+    if not isinstance(outcome.rows, list):
+        raise TypeError("the fused rows are no list")
     if trace is not None:
-        trace.semantic = semantic
-        trace.found.update(outcome.found)
         for row in outcome.rows:
             if row.get("id") in outcome.found:
                 trace.sessions.setdefault(row["session_id"], outcome.found[row["id"]])
+        trace.found.update(outcome.found)
+        trace.semantic = semantic
     return outcome.rows
+
+
+def _wanted(engine: Engine) -> bool:
+    """False when no leg of ours may speak: provider off, or both weights zero."""
+    _, relaxed, vector = engine.settings.weights
+    return engine.settings.enabled and (relaxed > 0 or vector > 0)
 
 
 def _fuse(
@@ -134,7 +142,8 @@ def _fuse(
     request = call.request()
     plain = query.plain_text(request.query)
     keyword_only = query.parse(request.query).keyword_only
-    if keyword_only or not plain:
+    _, relaxed_weight, vector_weight = engine.settings.weights
+    if keyword_only or not plain or not vector_weight:
         answer = QueryVector(None, None, "")
     else:
         answer = engine.query_vector(plain, seconds, cached_or_local=typing)
@@ -145,7 +154,7 @@ def _fuse(
             host_rows,
             request,
             _vector_query(engine, answer),
-            relaxed=not typing,
+            relaxed=not typing and relaxed_weight > 0,
             weights=engine.settings.weights,
             rrf_k=engine.settings.rrf_k,
         )

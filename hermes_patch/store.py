@@ -7,34 +7,18 @@ helper repeats its callback when the database was busy.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from . import text as texts
-from . import vectors
-from .embedders.base import Description
 from .layout import Filters, Layout
+from .spaces import Space
 
-GUIDE_KEY = "guide"
 MAX_ATTEMPTS = 5
 NO_SPACE = 0
 """``space_id`` of a skip that holds in every space: the message has nothing to embed."""
-
-
-@dataclass(frozen=True)
-class Space:
-    """A set of comparable vectors; ``probe`` is the unit vector of the probe sentence."""
-
-    id: int
-    settings_key: str
-    provider: str
-    model: str
-    dims: int
-    probe: Sequence[float] | None
 
 
 @dataclass(frozen=True)
@@ -87,77 +71,6 @@ def exists(conn: sqlite3.Connection) -> bool:
     query = "SELECT count(*) FROM sqlite_master WHERE type='table' AND name IN (?, ?, ?, ?, ?)"
     names = ("message_embeddings", "embedding_spaces", "embedding_skips", "embedding_lease")
     return bool(conn.execute(query, (*names, "embedding_state")).fetchone()[0] == 5)
-
-
-def settings_key(description: Description, max_tokens: int) -> str:
-    """Return the fingerprint of everything but the probe that decides a space."""
-    parts = [
-        description.provider,
-        description.model,
-        description.dims,
-        description.document_prefix,
-        description.query_prefix,
-        sorted(description.extra.items()),
-        max_tokens,
-    ]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
-
-
-def spaces(conn: sqlite3.Connection, key: str | None = None) -> list[Space]:
-    """Return the spaces of *key* (all of them for None), the newest first."""
-    where, params = ("WHERE settings_key = ?", (key,)) if key is not None else ("", ())
-    rows = conn.execute(
-        "SELECT id, settings_key, provider, model, dims, probe FROM embedding_spaces "
-        f"{where} ORDER BY id DESC",
-        params,
-    )
-    return [
-        Space(row[0], row[1], row[2], row[3], row[4], vectors.unpack(row[5]) if row[5] else None)
-        for row in rows.fetchall()
-    ]
-
-
-def add_space(
-    conn: sqlite3.Connection, key: str, description: Description, dims: int, probe: bytes | None
-) -> int:
-    """Record a new space and return its id; the same key and probe give the same space."""
-    found = conn.execute(
-        "SELECT id FROM embedding_spaces WHERE settings_key = ? AND probe IS ?", (key, probe)
-    ).fetchone()
-    if found:
-        return int(found[0])
-    cursor = conn.execute(
-        "INSERT INTO embedding_spaces (settings_key, provider, model, dims, probe, created_at) "
-        "VALUES (?, ?, ?, ?, ?, ?)",
-        (key, description.provider, description.model, dims, probe, time.time()),
-    )
-    return int(cursor.lastrowid or 0)
-
-
-def claim_space(
-    conn: sqlite3.Connection, space_id: int, key: str, description: Description, probe: bytes
-) -> None:
-    """Give a space whose maker was unknown to the embedder that reproduced its vectors."""
-    conn.execute(
-        "UPDATE embedding_spaces SET settings_key = ?, provider = ?, model = ?, probe = ? "
-        "WHERE id = ? AND probe IS NULL",
-        (key, description.provider, description.model, probe, space_id),
-    )
-
-
-def sample(conn: sqlite3.Connection, space_id: int) -> tuple[str, Sequence[float]] | None:
-    """Return the text and vector of one short message of a space, None when it is empty."""
-    rows = conn.execute(
-        "SELECT m.content, e.embedding FROM message_embeddings e "
-        "JOIN messages m ON m.id = e.msg_id WHERE e.space_id = ? AND e.chunk_end < 1000 "
-        "ORDER BY e.id DESC LIMIT 20",
-        (space_id,),
-    )
-    for content, blob in rows.fetchall():
-        text = texts.message_text(content)
-        if texts.is_embeddable(text):
-            return text, vectors.unpack(blob)
-    return None
 
 
 def _pending_where(layout: Layout, roles: Sequence[str]) -> tuple[list[str], list[object]]:

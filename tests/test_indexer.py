@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fakes import CountingEmbedder, PlainDatabase, unit
-from hermes_patch import store
+from hermes_patch import spaces, store
 from hermes_patch.config import Settings
 from hermes_patch.embedders.base import PROBE_TEXT, Item
 from hermes_patch.errors import EmbedderUnavailable
@@ -153,7 +153,7 @@ def test_another_engine_behind_the_same_name_is_a_new_space(database: PlainDatab
     drain(Indexer(database, CountingEmbedder(), Settings()))
     database.message("a later message here")
     drain(Indexer(database, CountingEmbedder(salt="other"), Settings()))
-    assert len(store.spaces(database.conn)) == 2
+    assert len(spaces.find(database.conn)) == 2
     assert database.vectors()[msg_id] == 2
 
 
@@ -176,7 +176,7 @@ def test_vectors_of_a_hand_made_table_are_taken_over_when_they_can_be_reproduced
     database.message("one new message")
     embedder = CountingEmbedder()
     drain(Indexer(database, embedder, Settings()))
-    assert len(store.spaces(database.conn)) == 1
+    assert len(spaces.find(database.conn)) == 1
     assert len(embedder.messages_sent) == 2  # one old text to compare, and the new one
     assert len(database.vectors()) == 6
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes import HOST_SCHEMA, PlainDatabase, unit
-from hermes_patch import migrations, store, vectors
+from hermes_patch import migrations, spaces, store, vectors
 from hermes_patch.errors import SchemaError
 
 GUIDE_TABLE = """CREATE TABLE message_embeddings (id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -106,7 +106,7 @@ def test_a_table_made_by_hand_is_adopted_with_its_vectors(database: PlainDatabas
         )
     migrations.apply(database.conn)
     assert database.vectors() == {first: 1, second: 1}
-    space = store.spaces(database.conn)[0]
+    space = spaces.find(database.conn)[0]
     assert (space.provider, space.dims, space.probe) == ("guide", 16, None)
     blob = database.conn.execute("SELECT embedding FROM message_embeddings").fetchone()[0]
     assert vectors.cosine(vectors.unpack(blob), unit(str(first), 16)) == pytest.approx(1, abs=1e-6)

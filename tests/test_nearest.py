@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fakes import PlainDatabase, unit
-from hermes_patch import layout, nearest, store, vectors
+from hermes_patch import layout, nearest, spaces, store, vectors
 from hermes_patch.errors import VectorError
 from hermes_patch.layout import Filters
 
@@ -19,7 +19,7 @@ DIMS = 8
 
 def put(database: PlainDatabase, text: str, vector: list[float], session: str = "s1") -> int:
     msg_id = database.message(text, session)
-    space = store.Space(1, "k", "fake", "fake", len(vector), None)
+    space = spaces.Space(1, "k", "fake", "fake", len(vector), None)
     from hermes_patch.text import text_hash
 
     message = store.PendingMessage(msg_id, session, "user", text, text_hash(text))

@@ -9,13 +9,16 @@ from hypothesis import strategies as st
 from hermes_patch import text as texts
 
 
-@pytest.mark.parametrize("text", ["系统空间不够", "磁盘清理", "fix DNS", "重启", "Why did it fail?"])
+@pytest.mark.parametrize(
+    "text", ["系统空间不够", "磁盘清理", "fix DNS", "重启", "Why did it fail?"]
+)
 def test_short_texts_with_a_meaning_are_embeddable(text: str) -> None:
     assert texts.is_embeddable(text)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "   ", "\u200b", "👍👍", "...", "12345", "ok", "OK!", "继续", "好的。", "Thanks!", "a"]
+    "text",
+    ["", "   ", "\u200b", "👍👍", "...", "12345", "ok", "OK!", "继续", "好的。", "Thanks!", "a"],
 )
 def test_texts_without_a_meaning_are_not_embeddable(text: str) -> None:
     assert not texts.is_embeddable(text)
