@@ -42,6 +42,7 @@ class Settings:
     dimensions: int | None = None
     send_dimensions: bool = False
     multimodal: bool = False
+    floor_is_set: bool = False
     min_similarity: float = profiles.PROFILES[profiles.LOCAL_E5].floor
     query_prefix: str = ""
     document_prefix: str = ""
@@ -291,6 +292,7 @@ def _with_profile(values: dict[str, Any]) -> dict[str, Any]:
         "pause": profile.pause,
         "multimodal": profile.multimodal,
         "send_dimensions": values.get("dimensions") is not None,
+        "floor_is_set": "min_similarity" in values,
     }
     return {**defaults, **values}
 

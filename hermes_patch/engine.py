@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from . import embedders, layout, nearest, spaces, store
 from .config import Settings
+from .embedders import profiles
 from .embedders.base import Embedder
 from .embedders.cache import QueryCache
 from .errors import HermesPatchError, HostError
@@ -100,6 +101,14 @@ class Engine:
                 if name not in self._made:
                     self._made[name] = make()
         return self._made[name]  # type: ignore[no-any-return]
+
+    @property
+    def floor(self) -> float:
+        """The least similarity worth showing, of the model that is really in use."""
+        model = self.embedder.describe().model
+        if self.settings.floor_is_set or model == self.settings.model:
+            return self.settings.min_similarity
+        return profiles.find(model).floor
 
     def attach(self, handle: Any) -> None:
         """Remember a live SessionDB through which we may write."""

@@ -81,9 +81,11 @@ class Indexer:
 
     def space(self, conn: sqlite3.Connection) -> spaces.Space | None:
         """Return the space in use without asking the embedder, None before the first vector."""
-        if self._verified is not None:
+        key = self.key()
+        if self._verified is not None and self._verified.settings_key == key:
             return self._verified
-        found = spaces.find(conn, self.key())
+        self._verified = None  # the local model was replaced by its fallback
+        found = spaces.find(conn, key)
         return found[0] if found else None
 
     def index_batch(

@@ -103,7 +103,7 @@ def _search(
     filters: Filters,
     min_similarity: float | None,
 ) -> list[dict[str, Any]]:
-    floor = engine.settings.min_similarity if min_similarity is None else min_similarity
+    floor = engine.floor if min_similarity is None else min_similarity
     with engine.reader() as conn:
         space = engine.indexer.space(conn) if store.exists(conn) else None
         if space is None:

@@ -169,7 +169,7 @@ def _vector_query(engine: Engine, answer: QueryVector) -> search.VectorQuery | N
         space_id=answer.space.id,
         dims=answer.space.dims,
         vector=answer.vector,
-        floor=engine.settings.min_similarity,
+        floor=engine.floor,
     )
 
 

@@ -27,10 +27,14 @@ def vector(text: str) -> list[float]:
 
 
 class StubServer:
-    """``mode`` is "fine", "hang", "garbage", "wrong-count", "nan", "500" or "429"."""
+    """``mode`` is "fine", "hang", "garbage", "wrong-count", "nan" or a status such as "429".
+
+    A batch with a text that contains ``poison`` is answered with 400.
+    """
 
     def __init__(self) -> None:
         self.mode = "fine"
+        self.poison: str | None = None
         self.texts: list[str] = []
         self.requests = 0
         self.received = threading.Event()
@@ -79,6 +83,8 @@ class StubServer:
             self._release.wait(600)
             return
         status = int(self.mode) if self.mode.isdigit() else 200
+        if self.poison is not None and any(self.poison in text for text in texts):
+            status = 400
         data = json.dumps(self._payload(texts, status)).encode()
         if self.mode == "garbage":
             data = b"<html>this is not JSON"
