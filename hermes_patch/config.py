@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from .config_keys import BLOCK, KEYS, REMOTE_KEYS, kind
 from .embedders import profiles
 from .errors import ConfigError
 
 PROVIDERS = ("local", "openai", "off")
 DEFAULT_ROLES = ("user", "assistant")
-_BLOCK = "agents.defaults.memorySearch"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DOTENV_VALUE = re.compile(r"""(?:(["'])(.*)\1|(.*?))(?:\s+#.*)?""")
 _SECRET_IN_QUERY = re.compile(r"(?:^|[&;_-])(?:(?:api)?[_-]?key|token|secret|password)=", re.I)
@@ -84,99 +84,14 @@ class Settings:
         return address.is_loopback or name in ("0.0.0.0", "::")
 
 
-def _number(minimum: float, maximum: float) -> Callable[[str, Any], float]:
-    def convert(name: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise ConfigError(f"{_BLOCK}.{name}: expected a number, found {_kind(value)}")
-        if not minimum <= float(value) <= maximum:
-            raise ConfigError(f"{_BLOCK}.{name}: {value} is not in {minimum:g} … {maximum:g}")
-        return float(value)
-
-    return convert
-
-
-def _integer(minimum: int, maximum: int) -> Callable[[str, Any], int]:
-    check = _number(minimum, maximum)
-
-    def convert(name: str, value: Any) -> int:
-        if int(check(name, value)) != value:
-            raise ConfigError(f"{_BLOCK}.{name}: expected a whole number, found {value}")
-        return int(value)
-
-    return convert
-
-
-def _text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise ConfigError(f"{_BLOCK}.{name}: expected text, found {_kind(value)}")
-    return value
-
-
-def _switch(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{_BLOCK}.{name}: expected true or false, found {_kind(value)}")
-    return value
-
-
-def _roles(name: str, value: Any) -> tuple[str, ...]:
-    known = ("user", "assistant", "tool", "system")
-    roles = tuple(value) if isinstance(value, (list, tuple)) else ()
-    if not roles or any(role not in known for role in roles):
-        raise ConfigError(f"{_BLOCK}.{name}: expected a list out of {', '.join(known)}")
-    return roles
-
-
-def _accelerate(name: str, value: Any) -> str:
-    # YAML reads a bare true/false as a boolean.
-    word = {True: "true", False: "false"}.get(value, value) if isinstance(value, bool) else value
-    if word not in ("auto", "true", "false"):
-        raise ConfigError(f"{_BLOCK}.{name}: expected auto, true or false")
-    return str(word)
-
-
-def _weights(name: str, value: Any) -> tuple[float, float, float]:
-    legs = ("exact", "relaxed", "vector")
-    if not isinstance(value, Mapping) or set(value) - set(legs):
-        raise ConfigError(f"{_BLOCK}.{name}: expected a mapping of {', '.join(legs)} to numbers")
-    check = _number(0, 100)
-    exact, relaxed, vector = (check(f"{name}.{leg}", value.get(leg, 1.0)) for leg in legs)
-    return exact, relaxed, vector
-
-
-_KEYS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
-    "provider": ("provider", _text),
-    "model": ("model", _text),
-    "dimensions": ("dimensions", _integer(1, 65_536)),
-    "minSimilarity": ("min_similarity", _number(-1, 1)),
-    "queryPrefix": ("query_prefix", _text),
-    "documentPrefix": ("document_prefix", _text),
-    "batchSize": ("batch_size", _integer(1, 2048)),
-    "pause": ("pause", _number(0, 60)),
-    "maxTokens": ("max_tokens", _integer(16, 32_768)),
-    "timeout": ("timeout", _number(0.1, 600)),
-    "queryBudget": ("query_budget", _number(0.05, 60)),
-    "realtime": ("realtime", _switch),
-    "roles": ("roles", _roles),
-    "redact": ("redact", _switch),
-    "accelerate": ("accelerate", _accelerate),
-    "rrfK": ("rrf_k", _integer(1, 10_000)),
-    "weights": ("weights", _weights),
-}
-_REMOTE_KEYS = {"baseUrl": ("base_url", _text), "apiKey": ("api_key", _text)}
-
-
-def _kind(value: Any) -> str:
-    return "nothing" if value is None else type(value).__name__
-
-
 def _unknown(name: str) -> ConfigError:
-    remote = [f"remote.{key}" for key in _REMOTE_KEYS]
-    known = [*_KEYS, "remote", *remote]
+    remote = [f"remote.{key}" for key in REMOTE_KEYS]
+    known = [*KEYS, "remote", *remote]
     plain = {_plain(key): key for key in known}
     plain |= {_plain(key.partition(".")[2]): key for key in remote}
     near = difflib.get_close_matches(_plain(name), list(plain), n=1)
     hint = f"did you mean {plain[near[0]]}?" if near else f"known are {', '.join(known)}"
-    return ConfigError(f"{_BLOCK}: unknown key {name!r}; {hint}")
+    return ConfigError(f"{BLOCK}: unknown key {name!r}; {hint}")
 
 
 def _plain(name: str) -> str:
@@ -193,11 +108,11 @@ def parse(block: Any) -> Settings:
     if block is None or block is False:
         block = {"provider": "off"} if block is False else {}
     if not isinstance(block, Mapping):
-        raise ConfigError(f"{_BLOCK}: expected a mapping, found {_kind(block)}")
+        raise ConfigError(f"{BLOCK}: expected a mapping, found {kind(block)}")
     values = _known_values(block)
     provider = values.get("provider", "openai" if values.get("base_url") else "local")
     if provider not in PROVIDERS:
-        raise ConfigError(f"{_BLOCK}.provider: {provider!r} is none of {', '.join(PROVIDERS)}")
+        raise ConfigError(f"{BLOCK}.provider: {provider!r} is none of {', '.join(PROVIDERS)}")
     values["provider"] = provider
     if provider == "openai":
         _check_server(values)
@@ -213,10 +128,10 @@ def _known_values(block: Mapping[str, Any]) -> dict[str, Any]:
             values.update(_remote_values(value))
         elif name == "provider" and value is False:
             values["provider"] = "off"  # YAML 1.1 reads a bare ``off`` as false
-        elif name not in _KEYS:
+        elif name not in KEYS:
             raise _unknown(str(name))
         elif value is not None:
-            target, convert = _KEYS[name]
+            target, convert = KEYS[name]
             values[target] = convert(name, value)
     return values
 
@@ -225,13 +140,13 @@ def _remote_values(remote: Any) -> dict[str, Any]:
     if remote is None:
         return {}
     if not isinstance(remote, Mapping):
-        raise ConfigError(f"{_BLOCK}.remote: expected a mapping, found {_kind(remote)}")
+        raise ConfigError(f"{BLOCK}.remote: expected a mapping, found {kind(remote)}")
     values = {}
     for name, value in remote.items():
-        if name not in _REMOTE_KEYS:
+        if name not in REMOTE_KEYS:
             raise _unknown(f"remote.{name}")
         if value is not None:
-            target, convert = _REMOTE_KEYS[name]
+            target, convert = REMOTE_KEYS[name]
             values[target] = convert(f"remote.{name}", value)
     return values
 
@@ -240,12 +155,12 @@ def _check_local(values: dict[str, Any]) -> None:
     model = values.setdefault("model", profiles.LOCAL_E5)
     if model not in (profiles.LOCAL_E5, profiles.LOCAL_USE):
         raise ConfigError(
-            f"{_BLOCK}.model: the local provider has {profiles.LOCAL_E5} and "
+            f"{BLOCK}.model: the local provider has {profiles.LOCAL_E5} and "
             f"{profiles.LOCAL_USE}, not {model!r}"
         )
     dims = profiles.find(model).dims
     if values.get("dimensions", dims) != dims:
-        raise ConfigError(f"{_BLOCK}.dimensions: {model} has {dims}; leave the key out")
+        raise ConfigError(f"{BLOCK}.dimensions: {model} has {dims}; leave the key out")
 
 
 def _check_server(values: dict[str, Any]) -> None:
@@ -254,22 +169,21 @@ def _check_server(values: dict[str, Any]) -> None:
         missing = _VARIABLE.search(values.get(target, ""))
         if missing:
             raise ConfigError(
-                f"{_BLOCK}.{name}: the variable {missing.group(1)} is not set, "
+                f"{BLOCK}.{name}: the variable {missing.group(1)} is not set, "
                 "neither in the environment nor in .env"
             )
     if not values.get("model"):
-        raise ConfigError(f"{_BLOCK}.model: name the model the server should use")
+        raise ConfigError(f"{BLOCK}.model: name the model the server should use")
     if not _is_address(values.get("base_url", "")):
         raise ConfigError(
-            f"{_BLOCK}.remote.baseUrl: expected an http(s) address such as "
-            "http://127.0.0.1:8080/v1"
+            f"{BLOCK}.remote.baseUrl: expected an http(s) address such as http://127.0.0.1:8080/v1"
         )
     if _SECRET_IN_QUERY.search(urlsplit(values["base_url"]).query):
         # httpx logs whole addresses.
-        raise ConfigError(f"{_BLOCK}.remote.baseUrl: put the key into remote.apiKey")
+        raise ConfigError(f"{BLOCK}.remote.baseUrl: put the key into remote.apiKey")
     values["api_key"] = values.get("api_key", "").strip()
     if not (values["api_key"].isascii() and values["api_key"].isprintable()):
-        raise ConfigError(f"{_BLOCK}.remote.apiKey: holds characters that no key has")
+        raise ConfigError(f"{BLOCK}.remote.apiKey: holds characters that no key has")
 
 
 def _is_address(text: str) -> bool:
@@ -299,7 +213,7 @@ def _with_profile(values: dict[str, Any]) -> dict[str, Any]:
 
 def block_of(config: Any) -> Any:
     """Return the memorySearch block inside a whole Hermes configuration, or None."""
-    for name in _BLOCK.split("."):
+    for name in BLOCK.split("."):
         config = config.get(name) if isinstance(config, Mapping) else None
     return config
 

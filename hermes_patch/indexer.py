@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from . import layout, spaces, store, vectors
 from . import text as texts
 from .config import Settings
-from .embedders.base import Embedder, Item
-from .errors import BadResponse
+from .embedders.base import UNTRIED, Embedder, Item
+from .errors import BadResponse, EmbedderUnavailable
 from .spaces import Database
 from .stash import Stash
 
@@ -114,7 +114,12 @@ class Indexer:
         if not plan.rows:
             return BatchResult()
         made, failed = self._embed(plan.send, space)
-        return self._store(plan, space, made, failed)
+        untried = {h for h, item in failed.items() if item.reason.startswith(UNTRIED)}
+        reasons = {h: item for h, item in failed.items() if h not in untried}
+        result = self._store(plan, space, made, reasons)
+        if untried:
+            raise EmbedderUnavailable(failed[untried.pop()].reason.removeprefix(UNTRIED))
+        return result
 
     def _plan(
         self, above: int, below: int | None, since: float | None, most: int

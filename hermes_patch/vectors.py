@@ -30,7 +30,10 @@ def normalise(values: Sequence[float], dims: int | None = None) -> list[float]:
         raise VectorError("vector holds something that is not a number") from error
     if len(floats) != len(values):
         raise VectorError("vector holds something that is not a number")
-    norm = math.sqrt(math.fsum(v * v for v in floats))
+    try:
+        norm = math.sqrt(math.fsum(v * v for v in floats))
+    except (OverflowError, ValueError):  # fsum refuses what overflows and Inf - Inf
+        norm = math.inf
     if not math.isfinite(norm):
         raise VectorError("vector holds NaN or Inf")
     if norm < 1e-12:

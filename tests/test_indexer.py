@@ -115,6 +115,22 @@ def test_an_embedder_that_is_down_leaves_everything_pending(database: PlainDatab
     assert drain(Indexer(database, CountingEmbedder(), Settings()))[0].stored == 1
 
 
+def test_texts_that_were_not_tried_stay_pending_and_the_others_are_stored(
+    database: PlainDatabase,
+) -> None:
+    done = database.message("the first message here")
+    database.message("the second message here")
+    embedder = CountingEmbedder()
+    embedder.fail = lambda texts: [
+        Item(None, "not tried: gone") if "second" in t else Item(unit(t)) for t in texts
+    ]
+    indexer = Indexer(database, embedder, Settings())
+    with pytest.raises(EmbedderUnavailable, match="^gone$"):
+        indexer.index_batch()
+    assert set(database.vectors()) == {done}
+    assert not database.conn.execute("SELECT * FROM embedding_skips").fetchall()
+
+
 def test_no_transaction_is_open_while_texts_are_embedded(database: PlainDatabase) -> None:
     database.message("the disk is full")
     embedder = CountingEmbedder()

@@ -22,7 +22,7 @@ from fakes import unit
 from hermes_patch import embedders
 from hermes_patch.config import Settings
 from hermes_patch.embedders import batches, exchange, protocol
-from hermes_patch.embedders.base import PROBE_TEXT, Embedder, Item
+from hermes_patch.embedders.base import PROBE_TEXT, UNTRIED, Embedder, Item
 from hermes_patch.embedders.openai_api import OpenAIEmbedder
 from hermes_patch.errors import (
     BadResponse,
@@ -533,6 +533,7 @@ def test_requests_hold_about_a_megabyte_at_most() -> None:
     asked = ["字" * 100_000 + str(i) for i in range(8)]
     items = embedder(server).embed_documents(asked)
     assert server.sizes == [3, 3, 2]
+    assert max(len(request.content) for request in server.requests) < 1_100_000
     assert all(map(close_to, items, asked))
 
 
@@ -562,7 +563,7 @@ def test_what_was_had_before_the_server_went_away_is_returned() -> None:
     asked = texts(40)
     items = embedder(server, batch_size=10).embed_documents(asked)
     assert all(map(close_to, items[:20], asked[:20]))
-    assert all(item.reason.startswith(batches.UNTRIED) for item in items[20:])
+    assert all(item.reason.startswith(UNTRIED) for item in items[20:])
     assert not any(item.permanent for item in items)
 
 
@@ -809,30 +810,35 @@ def test_a_refused_connection_is_unavailable() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_closing_wakes_who_waits_for_an_answer() -> None:
-    asked = threading.Event()
+def test_a_request_that_was_given_up_hangs_up() -> None:
+    hung_up = threading.Event()
 
     def serve(connection: socket.socket) -> None:
-        connection.recv(65536)
-        asked.set()
-        _silent(connection)
+        try:
+            _dripping_body(connection)
+        finally:
+            hung_up.set()
 
     with listener(serve) as url:
-        e = OpenAIEmbedder(settings(base_url=url))
-        caught: list[Exception] = []
+        with pytest.raises(EmbedderUnavailable):
+            OpenAIEmbedder(settings(base_url=url)).embed_query("q", 0.3)
+        assert hung_up.wait(30)
 
-        def query() -> None:
-            try:
-                e.embed_query("q", 600)
-            except EmbedderUnavailable as error:
-                caught.append(error)
 
-        thread = threading.Thread(target=query)
-        thread.start()
-        assert asked.wait(30)
-        e.close()
-        thread.join(30)
-        assert caught
+@pytest.mark.timeout(60)
+def test_closing_wakes_who_waits_for_an_answer() -> None:
+    asked, over = threading.Event(), threading.Event()
+
+    def never(texts: list[str]) -> Reply:
+        asked.set()
+        over.wait(60)
+        return None
+
+    e = embedder(Server(never))
+    threading.Thread(target=lambda: (asked.wait(30), e.close()), daemon=True).start()
+    with pytest.raises(EmbedderUnavailable, match="closed"):
+        e.embed_query("q", 600)
+    over.set()
 
 
 @pytest.mark.timeout(60)

@@ -10,12 +10,16 @@ PROBE_TEXT = "The quick brown fox jumps over the lazy dog. 敏捷的棕色狐狸
 """Embedded once per space; another engine behind the same name gives another vector."""
 
 
+UNTRIED = "not tried: "
+"""How the reason of an Item begins whose text was not at fault: the server went away."""
+
+
 @dataclass(frozen=True)
 class Item:
     """The outcome for one text: a unit vector, or the reason why there is none.
 
     ``permanent`` is True when asking again would give the same answer (the text alone is
-    too long, the vector comes back as NaN) and False when a later attempt may pass.
+    too long) and False when a later attempt may pass (the vector came back as NaN).
     """
 
     vector: list[float] | None

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from ..errors import EmbedderError, EmbedderRefused, EmbedderUnavailable
-from .base import PROBE_TEXT, Item
+from .base import PROBE_TEXT, UNTRIED, Item
 from .protocol import Busy, Failed, Rejected, TimedOut
 
 MAX_BYTES = 1_000_000
@@ -21,8 +21,6 @@ MAX_BYTES = 1_000_000
 BUSY_RETRIES = 3
 RETRIES = 2
 LONGEST_SLEEP = 60.0
-UNTRIED = "not tried: "
-"""How the reason of an Item begins whose text was not at fault: the server went away."""
 
 
 class BatchLimit:

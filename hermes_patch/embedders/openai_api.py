@@ -81,7 +81,7 @@ class OpenAIEmbedder:
     def embed_documents(self, texts: Sequence[str]) -> list[Item]:
         """Return one Item for every text, in order; see :class:`batches.Run` for the effort.
 
-        Items whose reason begins with ``batches.UNTRIED`` were not at fault: the server went
+        Items whose reason begins with ``base.UNTRIED`` were not at fault: the server went
         away after others had got their vectors.
 
         Raises:

@@ -1,0 +1,120 @@
+"""Takes secrets out of texts that are about to leave the machine.
+
+Every pattern runs in time linear in the text: what can repeat without end is either the last
+part of its pattern, or may not begin in the middle of such a run. Patterns begin with plain
+letters, so that the engine can skip to them; what must not stand before is looked at after.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+MARK = "[redacted]"
+
+_HEAD = r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_TAIL = r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_BREAK = r"(?:\\r)?(?:\\n|\r?\n)[ \t]{0,8}"
+_B64 = "[A-Za-z0-9+/]"
+
+_TOKENS = "|".join(
+    (
+        r"sk-(?<!\wsk-)(?:[A-Za-z0-9]{16,}|(?=[A-Za-z_-]{0,40}\d)[\w-]{10,})[\w-]*",
+        r"[sr]k_(?:live|test)_\w{10,}",
+        r"gh[pousr]_(?<!\w.{4})\w{10,}",
+        r"github_pat_\w{10,}",
+        r"glpat-[\w-]{10,}",
+        r"hf_(?<!\whf_)[A-Za-z0-9]{16,}",
+        r"A(?:KI|SI)A(?<!\w.{4})[A-Z0-9]{12,}",
+        r"AIza(?<!\wAIza)[\w-]{30,}",
+        r"xox[a-z]-(?<!\w.{5})[\w-]{8,}",
+        r"eyJ(?<![\w-]eyJ)[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*)?",
+    )
+)
+_SCHEME = r"(?:[a-z]{1,16}[ \t]{1,4})?"
+_SIGN = r"""["']?[ \t]{0,4}(?:[:=]|：|=>|:=)[ \t]{0,4}"""
+_VALUE = (
+    r"""(?!["']?(?:\[redacted\]|\$\{))"""
+    r"""(?P<secret>"[^"\n]{3,400}"|'[^'\n]{3,400}'|[^\s"',;]{4,})"""
+)
+_NAME = (
+    r"(?:api[_-]?key|access[_-]?key(?:[_-]?id)?|private[_-]?key|secret(?:[_-]?(?:access[_-]?)?key)?"
+    r"|token|passw(?:or)?d|passphrase|pass(?==)|pwd|密码|口令|密钥)"
+)
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What to hide: the group ``secret``, sought only where one of ``needles`` occurs.
+
+    ``lower`` patterns look at the text in lower case.
+    """
+
+    needles: tuple[str, ...]
+    pattern: re.Pattern[str]
+    lower: bool = False
+
+
+_RULES = (
+    # A chunk of a message may begin or end inside a private key: its head, its tail, or
+    # lines of base64 from its middle may be all there is.
+    _Rule(("-----BEGIN ",), re.compile(rf"(?P<secret>{_HEAD}(?s:.*?)(?:{_TAIL}|\Z))")),
+    _Rule(
+        ("PRIVATE KEY",),
+        re.compile(rf"(?P<secret>(?:(?<![A-Za-z0-9+/=]){_B64}{{1,76}}=*(?:{_BREAK})?)?{_TAIL})"),
+    ),
+    _Rule(
+        ("\n", "\\n"),
+        re.compile(rf"(?<!{_B64})(?P<secret>(?:{_B64}{{60,76}}{_BREAK}){{2,}}(?:{_B64}{{1,76}})?)"),
+    ),
+    _Rule(("://",), re.compile(r"""://[^\s/:@"'<>]{0,256}:(?P<secret>[^\s/"'<>]{1,256})@""")),
+    _Rule(
+        ("k-", "k_", "gh", "github_", "glpat-", "hf_", "IA", "AIza", "xox", "eyJ"),
+        re.compile(f"(?P<secret>{_TOKENS})", re.ASCII),
+    ),
+    _Rule(
+        ("uthorization", "UTHORIZATION"),
+        re.compile(
+            r"""authorization["']?[ \t]{0,4}[:=][ \t]{0,4}["']?"""
+            rf"""(?!{_SCHEME}\[redacted\]){_SCHEME}(?P<secret>[^\s"',;]{{6,}})"""
+        ),
+        lower=True,
+    ),
+    _Rule(
+        ("earer", "EARER"),
+        re.compile(
+            r"bearer[ \t]{1,4}(?P<secret>(?:[\w.~+/-]{16,}"
+            r"|(?=[a-z_.~+/-]{0,60}\d)[\w.~+/-]{6,})=*)",
+            re.ASCII,
+        ),
+        lower=True,
+    ),
+    _Rule((":", "=", "："), re.compile(_NAME + _SIGN + _VALUE), lower=True),
+)
+_ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
+
+
+def redact(text: str) -> str:
+    """Return *text* with ``[redacted]`` in place of keys, tokens, passwords and private keys.
+
+    Names, hosts and user names around a secret stay. A mark is never marked again.
+    """
+    for rule in _RULES:
+        if any(needle in text for needle in rule.needles):
+            text = _hide(rule, text)
+    return text
+
+
+def _hide(rule: _Rule, text: str) -> str:
+    parts: list[str] = []
+    end = 0
+    for found in rule.pattern.finditer(_lower(text) if rule.lower else text):
+        parts += (text[end : found.start("secret")], MARK)
+        end = found.end("secret")
+    return "".join(parts) + text[end:] if parts else text
+
+
+def _lower(text: str) -> str:
+    """Return *text* in lower case, every character in its place."""
+    lower = text.lower()
+    return lower if len(lower) == len(text) else text.translate(_ASCII_LOWER)

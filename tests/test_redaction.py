@@ -1,0 +1,157 @@
+"""Secrets go, everything else stays."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hermes_patch.redaction import MARK, redact
+
+BODY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
+KEY_BLOCK = "\n".join(
+    ["-----BEGIN RSA PRIVATE KEY-----", *[BODY] * 20, "q1w2e3==", "-----END RSA PRIVATE KEY-----"]
+)
+LETTERS = string.ascii_letters + string.digits
+
+
+@pytest.mark.parametrize(
+    "secret",
+    [
+        "sk-abcdefghijklmnopqrstuvwxyz012345",
+        "sk-proj-a1_B2-c3d4e5f6g7h8",
+        "sk-ant-api03-AbCdEf-123456",
+        "sk_live_4eC39HqLyjWDarjtT1zdp7dc",
+        "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+        "gho_16C7e42F292c6912E7710c838347Ae178B4a",
+        "github_pat_11ABCDEFG0abcdefghijkl_mnopqrstuvwxyz",
+        "glpat-abcdefghij0123456789",
+        "hf_abcdefghijklmnopqrstuvwxyz",
+        "AKIAIOSFODNN7EXAMPLE",
+        "AIzaSyA-abcdefghijklmnopqrstuvwxyz01234",
+        "xoxb-123456789012-abcdefghijkl",
+        "xoxp-123456789012-abcdefghijkl",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.SflKxwRJSMeKKF2QT4fwpM",
+        KEY_BLOCK,
+        KEY_BLOCK.replace("RSA ", ""),
+        KEY_BLOCK.replace("RSA PRIVATE KEY", "PGP PRIVATE KEY BLOCK"),
+        KEY_BLOCK.replace("\n", "\\n"),
+        KEY_BLOCK.replace("\n", "\r\n"),
+    ],
+)
+@pytest.mark.parametrize(
+    "around", ["use {} now", "{}", "密钥{}在这里", '"{}",', "\n{}\n", "({})", "a={}", "x/{}/y"]
+)
+def test_a_secret_goes_and_the_words_around_it_stay(secret: str, around: str) -> None:
+    assert redact(around.format(secret)) == around.format(MARK)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("postgres://u:p@h/db", "postgres://u:[redacted]@h/db"),
+        ("postgresql+psycopg://a:b!c@h:5432/x", "postgresql+psycopg://a:[redacted]@h:5432/x"),
+        ("redis://:pw@h", "redis://:[redacted]@h"),
+        ("https://u:p@ss@host/x and more", "https://u:[redacted]@host/x and more"),
+        ("Authorization: Bearer abc.def-123", "Authorization: Bearer [redacted]"),
+        ("authorization: Basic dXNlcjpwYXNz", "authorization: Basic [redacted]"),
+        ("-H 'Authorization: token abcdef12'", "-H 'Authorization: token [redacted]'"),
+        ("bearer a1b2c3d4e5", "bearer [redacted]"),
+        ("BEARER abcdefghijklmnopqrst==", "BEARER [redacted]"),
+        ("api_key=abcd1234", "api_key=[redacted]"),
+        ("OPENAI_API_KEY=abcdefgh", "OPENAI_API_KEY=[redacted]"),
+        ("apikey: 'abcd 1234', then", "apikey: [redacted], then"),
+        ('{"password": "hunter2"}', '{"password": [redacted]}'),
+        ("password: hunter2", "password: [redacted]"),
+        ("Password := hunter2", "Password := [redacted]"),
+        ("DB_PASS=hunter2 next", "DB_PASS=[redacted] next"),
+        ("aws_secret_access_key = wJalrXUtnFEMI", "aws_secret_access_key = [redacted]"),
+        ("密码：hunter2", "密码：[redacted]"),
+        ("密码: hunter2", "密码: [redacted]"),
+    ],
+)
+def test_a_value_goes_and_its_name_stays(text: str, expected: str) -> None:
+    assert redact(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "plain words, nothing else",
+        "sk-learn and sk-learn-based tools",
+        "Bearer of bad news; the bearer certificates",
+        "http://localhost:8080/a and mail me@example.org",
+        "see https://example.org/a?b=c#d",
+        "the password was changed yesterday",
+        "password: ${DB_PASSWORD}",
+        "passed: 100 tests",
+        "primary key: 12345",
+        "commit 3f786850e387550fdab836ed7e6dc881de23001b",
+        "eyJhbGciOiJIUzI1NiJ9 without dots",
+        "-----BEGIN CERTIFICATE-----",
+        "忘记密码怎么办",
+        "İstanbul'da her şey yolunda",
+    ],
+)
+def test_text_without_a_secret_is_left_alone(text: str) -> None:
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        KEY_BLOCK[: len(KEY_BLOCK) // 2],
+        KEY_BLOCK[len(KEY_BLOCK) // 2 :],
+        "\n".join([BODY] * 3),
+        "\\n".join([BODY] * 3),
+    ],
+    ids=["head", "tail", "middle", "escaped-middle"],
+)
+def test_a_part_of_a_private_key_goes_too(part: str) -> None:
+    # A long message is cut into chunks before they are redacted.
+    assert BODY not in redact(f"so:\n{part}")
+
+
+def test_letters_that_change_their_length_in_lower_case_do_not_move_the_mark() -> None:
+    assert redact("İİİ password: hunter2 İ") == "İİİ password: [redacted] İ"
+
+
+def test_every_secret_in_a_text_goes() -> None:
+    text = "a sk-abcdefghijklmnopqrstuvwxyz b ghp_abcdefghijklmnopqrstuv c password=hunter2 d"
+    assert redact(text) == "a [redacted] b [redacted] c password=[redacted] d"
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["sk-", "ghp_", "eyJ", "Bearer ", "://", ":", "@", "password", "=", '"', "'", " ", "\n"]
+            + ["Authorization: ", "-----BEGIN PRIVATE KEY-----", MARK, "a1b2c3d4e5f6g7h8", "."]
+        ),
+        max_size=12,
+    ).map("".join)
+)
+def test_what_was_redacted_stays_as_it_is(text: str) -> None:
+    once = redact(text)
+    assert redact(once) == once
+
+
+@given(st.text(), st.text(alphabet=LETTERS, min_size=20, max_size=40))
+def test_a_token_never_survives(before: str, secret: str) -> None:
+    assert f"ghp_{secret}" not in redact(f"{before} ghp_{secret}")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "unit",
+    ["a", "-", "sk-", "eyJ-", "eyJabcdefgh.", "://", "://a:", "A/", "Bearer ", "password: ", "\\n"]
+    + ["-----BEGIN ", "-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY", 'password="aa', "api"]
+    + ["authorization: a ", "A" * 64 + "\n", "A=", "://a@", "secret = ", "密码："],
+)
+def test_a_line_of_a_megabyte_is_no_trap(unit: str) -> None:
+    # Quadratic time would be minutes here, linear time is well below a second.
+    every_rule = " -----END PRIVATE KEY----- bearer authorization :// eyJ sk-"
+    line = unit * (1_000_000 // len(unit)) + " ghp_abcdefghijklmnopqrstuvwxyz" + every_rule
+    assert "ghp_abcdefghijklmnopqrstuvwxyz" not in redact(line)
