@@ -92,8 +92,15 @@ def set_watermark(conn: sqlite3.Connection, before: float | None = None) -> int:
         return mark
 
 
+def forget_watermark(conn: sqlite3.Connection) -> None:
+    """Forget which messages are history: the next apply draws the line anew."""
+    if _exists(conn, "embedding_state"):
+        with _transaction(conn):
+            conn.execute("DELETE FROM embedding_state WHERE key = 'watermark'")
+
+
 def purge(conn: sqlite3.Connection, host_schema_version: int | None = None) -> list[str]:
-    """Drop our tables and return their names.
+    """Drop our tables and return their names; a table made by hand is given back.
 
     ``schema_version`` goes back to 6 only if it still is 7, we set it, and
     *host_schema_version*, Hermes's own constant, is 6.
@@ -111,8 +118,11 @@ def purge(conn: sqlite3.Connection, host_schema_version: int | None = None) -> l
                 (_VERSION_BEFORE, _VERSION_AFTER),
             )
         dropped = [table for table in TABLES if _exists(conn, table)]
+        if {"message_embeddings", "embedding_state"} <= set(dropped):
+            v7_message_embeddings.give_back(conn)
         for table in dropped:
-            conn.execute(f"DROP TABLE {table}")
+            if table != "message_embeddings" or "embedding_state" not in dropped:
+                conn.execute(f"DROP TABLE {table}")
     return dropped
 
 

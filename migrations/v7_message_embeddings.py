@@ -8,6 +8,7 @@ shape is refused.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 
@@ -90,6 +91,10 @@ def apply(conn: sqlite3.Connection) -> None:
 
 
 def _adopt(conn: sqlite3.Connection, found: set[str]) -> None:
+    original = conn.execute(
+        "SELECT sql FROM sqlite_master WHERE tbl_name = 'message_embeddings' AND sql IS NOT NULL "
+        "ORDER BY type = 'index'"
+    ).fetchall()
     # Copied, not renamed: RENAME fails where an unrelated view or trigger is broken.
     conn.execute("CREATE TABLE message_embeddings_of_guide AS SELECT * FROM message_embeddings")
     conn.execute("DROP TABLE message_embeddings")
@@ -103,6 +108,8 @@ def _adopt(conn: sqlite3.Connection, found: set[str]) -> None:
     for msg_id, session_id, blob, content, created_at in rows.fetchall():
         _adopt_row(conn, spaces, (msg_id, session_id, blob, content, created_at))
     conn.execute("DROP TABLE message_embeddings_of_guide")
+    record = {"sql": [row[0] for row in original], "spaces": list(spaces.values())}
+    conn.execute("INSERT INTO embedding_state VALUES (?, ?)", (GUIDE_KEY, json.dumps(record)))
 
 
 def _adopt_row(
@@ -128,4 +135,30 @@ def _adopt_row(
         "INSERT OR REPLACE INTO message_embeddings (msg_id, session_id, embedding, text_hash, "
         "dims, created_at, space_id, chunk, chunk_start, chunk_end) VALUES (?,?,?,?,?,?,?,0,0,?)",
         (msg_id, session_id, unit, texts.text_hash(text), dims, made, spaces[dims], len(text)),
+    )
+
+
+def give_back(conn: sqlite3.Connection) -> None:
+    """Drop our table; where one made by hand was adopted, make that again with its vectors."""
+    row = conn.execute("SELECT value FROM embedding_state WHERE key = ?", (GUIDE_KEY,)).fetchone()
+    if row is None:
+        conn.execute("DROP TABLE message_embeddings")
+        return
+    record = json.loads(row[0])
+    shared = ("msg_id", "session_id", "embedding", "text_hash", "dims", "created_at")
+    places = ",".join("?" * len(record["spaces"]))
+    rows = conn.execute(
+        f"SELECT {', '.join(shared)} FROM message_embeddings "
+        f"WHERE chunk = 0 AND space_id IN ({places}) ORDER BY id",
+        record["spaces"],
+    ).fetchall()
+    conn.execute("DROP TABLE message_embeddings")
+    for statement in record["sql"]:
+        conn.execute(statement)
+    has = {str(row[1]) for row in conn.execute("PRAGMA table_info(message_embeddings)")}
+    kept = [name for name in shared if name in has]
+    conn.executemany(
+        f"INSERT OR IGNORE INTO message_embeddings ({', '.join(kept)}) "
+        f"VALUES ({','.join('?' * len(kept))})",
+        [[value for name, value in zip(shared, row, strict=True) if name in has] for row in rows],
     )

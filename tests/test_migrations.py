@@ -112,6 +112,24 @@ def test_a_table_made_by_hand_is_adopted_with_its_vectors(database: PlainDatabas
     assert vectors.cosine(vectors.unpack(blob), unit(str(first), 16)) == pytest.approx(1, abs=1e-6)
 
 
+def test_purge_gives_a_table_made_by_hand_back(database: PlainDatabase) -> None:
+    msg_id = database.message("clean the disk")
+    database.conn.execute(GUIDE_TABLE)
+    database.conn.execute("CREATE INDEX mine ON message_embeddings(session_id)")
+    schema = "SELECT sql FROM sqlite_master WHERE tbl_name = 'message_embeddings' ORDER BY name"
+    before = database.conn.execute(schema).fetchall()
+    database.conn.execute(
+        "INSERT INTO message_embeddings (msg_id, session_id, embedding) VALUES (?, 's1', ?)",
+        (msg_id, vectors.pack(unit("a"))),
+    )
+    migrations.apply(database.conn)
+    migrations.purge(database.conn)
+    assert database.conn.execute(schema).fetchall() == before
+    stored = database.conn.execute("SELECT msg_id, embedding FROM message_embeddings").fetchall()
+    assert [row[0] for row in stored] == [msg_id]
+    assert vectors.cosine(vectors.unpack(stored[0][1]), unit("a")) == pytest.approx(1, abs=1e-6)
+
+
 def test_a_foreign_table_of_our_name_is_refused_untouched(database: PlainDatabase) -> None:
     database.conn.execute("CREATE TABLE message_embeddings (uuid TEXT, payload TEXT)")
     before = dump(database.conn)
@@ -133,6 +151,14 @@ def test_messages_written_since_apply_are_no_history(database: PlainDatabase) ->
     old = database.message("old", at=100.0)
     database.message("new", at=200.0)
     assert migrations.set_watermark(database.conn, before=150.0) == old
+
+
+def test_a_forgotten_watermark_is_drawn_anew(database: PlainDatabase) -> None:
+    migrations.apply(database.conn)
+    migrations.set_watermark(database.conn)
+    later = database.message("written while the patch was not applied")
+    migrations.forget_watermark(database.conn)
+    assert migrations.set_watermark(database.conn) == later
 
 
 def _apply(path: str, barrier: multiprocessing.synchronize.Barrier) -> None:
