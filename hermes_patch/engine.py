@@ -69,6 +69,8 @@ class Engine:
         self._lock = threading.RLock()
         self._handles: weakref.WeakSet[Any] = weakref.WeakSet()
         self._coverage: tuple[float, store.Coverage] | None = None
+        self.stale: set[int] = set()
+        """Messages whose text is no longer the one that was embedded, for the worker."""
         self._made: dict[str, Any] = {}
 
     @property
@@ -109,6 +111,13 @@ class Engine:
         if self.settings.floor_is_set or model == self.settings.model:
             return self.settings.min_similarity
         return profiles.find(model).floor
+
+    @property
+    def opening(self) -> float | None:
+        """What the best hit must reach, None where the user set a floor of their own."""
+        if self.settings.floor_is_set:
+            return None
+        return profiles.find(self.embedder.describe().model).opening
 
     def attach(self, handle: Any) -> None:
         """Remember a live SessionDB through which we may write."""

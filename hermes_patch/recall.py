@@ -141,9 +141,9 @@ def _fuse(
 ) -> tuple[search.Outcome, dict[str, Any]]:
     request = call.request()
     plain = query.plain_text(request.query)
-    keyword_only = query.parse(request.query).keyword_only
+    host_alone = query.parse(request.query).is_host_alone
     _, relaxed_weight, vector_weight = engine.settings.weights
-    if keyword_only or not plain or not vector_weight:
+    if host_alone or not plain or not vector_weight:
         answer = QueryVector(None, None, "")
     else:
         answer = engine.query_vector(plain, seconds, cached_or_local=typing)
@@ -159,6 +159,7 @@ def _fuse(
             rrf_k=engine.settings.rrf_k,
         )
         semantic = describe(engine, conn, answer.reason)
+    engine.stale.update(outcome.stale)
     return outcome, semantic
 
 
@@ -170,6 +171,7 @@ def _vector_query(engine: Engine, answer: QueryVector) -> search.VectorQuery | N
         dims=answer.space.dims,
         vector=answer.vector,
         floor=engine.floor,
+        opening=engine.opening,
     )
 
 

@@ -135,6 +135,8 @@ class Worker:
             newest = _newest(conn)
         if not ready:
             engine.write(self._prepare)
+        elif engine.stale:
+            self._forget_stale()
         elif newest == self._seen:
             return None
         with engine.reader() as conn:
@@ -150,6 +152,11 @@ class Worker:
         finally:
             engine.write(lambda conn: store.release_lease(conn, self.owner))
         return 0.0 if self._stopping.is_set() else DEBOUNCE
+
+    def _forget_stale(self) -> None:
+        """Make messages pending again that a search found edited."""
+        edited = [self._engine.stale.pop() for _ in range(len(self._engine.stale))]
+        self._engine.write(lambda conn: store.forget(conn, edited))
 
     def _work_off(self, mark: int) -> None:
         renewed = time.monotonic()

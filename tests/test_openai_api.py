@@ -21,7 +21,7 @@ import pytest
 from fakes import unit
 from hermes_patch import embedders
 from hermes_patch.config import Settings
-from hermes_patch.embedders import batches, exchange, protocol
+from hermes_patch.embedders import exchange, protocol
 from hermes_patch.embedders.base import PROBE_TEXT, UNTRIED, Embedder, Item
 from hermes_patch.embedders.openai_api import OpenAIEmbedder
 from hermes_patch.errors import (

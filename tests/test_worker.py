@@ -232,3 +232,15 @@ def test_realtime_false_leaves_everything_to_the_backfill(tmp_path: Path) -> Non
     running.settle()
     running.worker.stop()
     assert running.embedder.sent == []
+
+
+def test_a_message_that_a_search_found_edited_gets_the_vector_of_its_new_text(
+    running: Running,
+) -> None:
+    msg_id = running.database.message("the first wording", at=100.0)
+    running.settle()
+    running.database.conn.execute("UPDATE messages SET content = 'the second wording'")
+    running.engine.stale.add(msg_id)
+    running.settle()
+    assert running.embedder.messages_sent == ["the first wording", "the second wording"]
+    assert running.database.vectors() == {msg_id: 1}

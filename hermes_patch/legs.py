@@ -1,0 +1,244 @@
+"""The three legs of a search: exact, relaxed, vector.
+
+Each returns messages in its own order of relevance. None of them knows of the others, and
+a leg that fails or runs out of time costs its own hits only.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import nearest, postings, rows, units
+from . import text as texts
+from .layout import Filters, Layout
+from .query import CJK, Query, fold, is_cjk
+from .rows import Message
+from .units import Score, Scorer
+
+GATE = 0.4
+"""Least coverage of a relaxed hit. Measured: at 0.25 messages that share one word with a
+paraphrase push out what the vectors found (recall@5 .45 against .70), at 0.55 locomo loses."""
+
+ALONE_GATE = 0.25
+"""The same where no vectors were asked: there is nothing to protect then."""
+
+SORTED_GATE = 0.6
+"""The same when hits are ordered by time, where a weak one can be the first."""
+
+DEPTH = 100
+"""How many messages each of our legs ranks."""
+
+EXAMINED = 600
+"""The most candidates of the relaxed leg whose text is read."""
+
+SORTED_FLOOR = 0.08
+"""Added to the floor of the vector leg when hits are ordered by time."""
+
+_LETTER = rf"[^\W_{CJK}]"
+
+
+@dataclass(frozen=True)
+class VectorQuery:
+    """A query vector of ``dims`` numbers, the space it belongs to, and the least cosine.
+
+    ``opening`` is the cosine that the best hit must reach for the leg to say anything: the
+    best of many unrelated messages is nearer than a single one, so the floor of one hit is no
+    answer to "is there anything at all?". None for the floor itself.
+    """
+
+    space_id: int
+    dims: int
+    vector: Sequence[float] = field(repr=False)
+    floor: float
+    opening: float | None = None
+
+
+@dataclass(frozen=True)
+class Split:
+    """The host's rows by what they contain: ids of exact hits, ids that lack some term."""
+
+    exact: list[int]
+    partial: list[int]
+
+
+@dataclass(frozen=True)
+class VectorHit:
+    """A message near the query: cosine and the bounds of its best chunk in the text."""
+
+    message: Message
+    similarity: float
+    start: int
+    end: int
+
+
+def scorer_of(
+    conn: sqlite3.Connection, layout: Layout, query: Query
+) -> tuple[Scorer, dict[units.Unit, set[int]]]:
+    """Return the scorer of *query* and which messages may contain each of its units."""
+    wanted = units.of(query)
+    found = postings.find(conn, layout, wanted, [term for term in query.terms if is_cjk(term)])
+    total = postings.total(conn)
+    return Scorer({unit: units.idf(total, len(found[unit])) for unit in wanted}), found
+
+
+def unweighted(query: Query) -> Scorer:
+    """Return a scorer to which all units are equal, for when no table may be asked."""
+    return Scorer(dict.fromkeys(units.of(query), 1.0))
+
+
+def contains(message: Message, terms: Iterable[str]) -> bool:
+    """Tell whether *message* contains every folded term: words whole, CJK runs anywhere."""
+    text = fold(message.searchable)
+    return all(_occurs(term, text) for term in terms)
+
+
+def mentions(message: Message, terms: Iterable[str]) -> bool:
+    """Tell whether *message* contains any of the folded terms."""
+    text = fold(message.searchable)
+    return any(_occurs(term, text) for term in terms)
+
+
+def _occurs(term: str, folded: str) -> bool:
+    at = folded.find(term)
+    while at >= 0:
+        if is_cjk(term) or not (_is_letter(folded, at - 1) or _is_letter(folded, at + len(term))):
+            return True
+        at = folded.find(term, at + 1)
+    return False
+
+
+def _is_letter(text: str, at: int) -> bool:
+    return 0 <= at < len(text) and text[at].isalnum() and not is_cjk(text[at])
+
+
+def exact(
+    host_rows: Sequence[Mapping[str, Any]],
+    messages: Mapping[int, Message],
+    query: Query,
+    scorer: Scorer,
+) -> Split:
+    """Sort the host's rows into those that contain all terms of *query* and those that do not.
+
+    The host orders by relevance, except where it fell back to LIKE: then by time, which says
+    nothing about relevance and would mislead the fusion. Those are put in our order.
+    """
+    whole: list[int] = []
+    partial: list[int] = []
+    for row in host_rows:
+        message = messages.get(row["id"])
+        lacks = message is not None and not contains(message, query.terms)
+        (partial if lacks else whole).append(row["id"])
+    if any(map(is_cjk, query.terms)) and _is_by_time(host_rows):
+        scores = _scores([messages[i] for i in whole if i in messages], scorer)
+        whole.sort(key=lambda i: -scores[i].relevance if i in scores else 0.0)
+    return Split(whole, partial)
+
+
+def _is_by_time(host_rows: Sequence[Mapping[str, Any]]) -> bool:
+    times = [row["timestamp"] for row in host_rows]
+    return len(times) > 2 and times[0] > times[-1] and times == sorted(times, reverse=True)
+
+
+def _scores(messages: Sequence[Message], scorer: Scorer) -> dict[int, Score]:
+    counted = [scorer.counts(fold(message.searchable)) for message in messages]
+    return {m.id: s for m, s in zip(messages, scorer.scores(counted), strict=True)}
+
+
+def relaxed(
+    conn: sqlite3.Connection,
+    layout: Layout,
+    query: Query,
+    filters: Filters,
+    scorer: Scorer,
+    found: Mapping[units.Unit, set[int]],
+    gate: float,
+) -> list[int]:
+    """Return the ids of messages that share enough rare vocabulary with *query*, best first.
+
+    Ranked by BM25 over content words and CJK bigrams, gated by idf-weighted coverage; terms
+    after NOT exclude. At most :data:`DEPTH`.
+    """
+    kept: list[int] = []
+    counted = []
+    promising = _promising(found, postings.total(conn))
+    for message in rows.load(conn, promising, layout, filters):
+        if not mentions(message, query.excluded):
+            kept.append(message.id)
+            counted.append(scorer.counts(fold(message.searchable)))
+    scores = zip(scorer.scores(counted), kept, strict=True)
+    passed = sorted((-s.relevance, -msg_id) for s, msg_id in scores if s.coverage >= gate)
+    return [-msg_id for _, msg_id in passed[:DEPTH]]
+
+
+def _promising(found: Mapping[units.Unit, set[int]], total: int) -> list[int]:
+    """Return the candidates that contain most of the query's idf mass, at most EXAMINED."""
+    mass: dict[int, float] = {}
+    for ids in found.values():
+        weight = units.idf(total, len(ids))
+        for msg_id in ids:
+            mass[msg_id] = mass.get(msg_id, 0.0) + weight
+    return sorted(mass, key=lambda i: (-mass[i], -i))[:EXAMINED]
+
+
+def partial(
+    split: Split, messages: Mapping[int, Message], scorer: Scorer, gate: float
+) -> list[int]:
+    """Return the host's incomplete rows that pass the gate, best first."""
+    scores = _scores([messages[i] for i in split.partial], scorer)
+    passed = [i for i in split.partial if scores[i].coverage >= gate]
+    return sorted(passed, key=lambda i: -scores[i].relevance)
+
+
+def vector(
+    conn: sqlite3.Connection,
+    layout: Layout,
+    query: Query,
+    filters: Filters,
+    wanted: VectorQuery,
+    floor: float,
+    stale: list[int] | None = None,
+) -> list[VectorHit]:
+    """Return the messages nearest to the query vector, one for every distinct text.
+
+    A vector whose message was edited since is left out and its message added to *stale*;
+    messages with a term after NOT are left out. At most :data:`DEPTH`.
+
+    Raises:
+        VectorError: the query vector is not one of the space.
+    """
+    k = 2 * DEPTH
+    while True:
+        found = nearest.nearest(
+            conn, wanted.space_id, wanted.dims, wanted.vector, k, floor, filters, layout
+        )
+        distinct = list({n.text_hash: n for n in reversed(found)}.values())[::-1]
+        if len(found) < k or len(distinct) >= DEPTH or k > 16 * DEPTH:
+            break
+        k *= 4
+    if not distinct or distinct[0].similarity < (wanted.opening or floor):
+        return []
+    return _served(conn, layout, query, distinct[:DEPTH], [] if stale is None else stale)
+
+
+def _served(
+    conn: sqlite3.Connection,
+    layout: Layout,
+    query: Query,
+    found: Collection[nearest.Neighbour],
+    stale: list[int],
+) -> list[VectorHit]:
+    messages = {m.id: m for m in rows.load(conn, [n.msg_id for n in found], layout)}
+    hits = []
+    for near in found:
+        message = messages.get(near.msg_id)
+        if message is None:
+            continue
+        if texts.text_hash(message.text) != near.text_hash:
+            stale.append(message.id)
+            continue
+        if not mentions(message, query.excluded):
+            hits.append(VectorHit(message, near.similarity, near.chunk_start, near.chunk_end))
+    return hits

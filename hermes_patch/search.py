@@ -1,0 +1,250 @@
+"""From the host's rows and our legs to one answer in the host's shape."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from . import fusion, layout, legs, query, rows
+from .errors import VectorError
+from .fusion import Ranking
+from .legs import Split, VectorHit, VectorQuery
+from .rows import Message
+from .units import Scorer
+
+__all__ = ["Found", "Outcome", "Request", "VectorQuery", "fuse"]
+
+OK = "ok"
+OFF = "off"
+OVER_BUDGET = "over budget"
+
+T = TypeVar("T")
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the host's ``search_messages`` was asked; names and defaults are the host's."""
+
+    query: str = field(repr=False)
+    filters: layout.Filters = field(default_factory=layout.Filters)
+    limit: int = 20
+    offset: int = 0
+    sort: str | None = None
+    fields: Sequence[str] | None = None
+
+    @property
+    def order(self) -> str | None:
+        """``newest``, ``oldest`` or None; the host takes any other value for None."""
+        order = self.sort.strip().lower() if isinstance(self.sort, str) else None
+        return order if order in ("newest", "oldest") else None
+
+
+@dataclass(frozen=True)
+class Found:
+    """How a message was found: "keyword", "vector" or "both"; its cosine if by vector."""
+
+    search_type: str
+    similarity: float | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The rows to return, how each message was found, and how each leg went.
+
+    ``legs`` maps "exact", "relaxed" and "vector" to "ok", "off" or a reason. ``stale`` are
+    messages that were edited since they were embedded.
+    """
+
+    rows: Rows
+    found: dict[int, Found]
+    legs: dict[str, str]
+    stale: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Legs:
+    """What the legs of one search found: messages, each leg's best first.
+
+    ``loose`` is the relaxed leg with the host's incomplete rows in their place.
+    """
+
+    split: Split
+    loose: list[int]
+    near: dict[int, VectorHit]
+    scorer: Scorer
+
+    @property
+    def by_keyword(self) -> set[int]:
+        return {*self.split.exact, *self.split.partial, *self.loose}
+
+
+def fuse(
+    reader: sqlite3.Connection,
+    host_rows: Rows,
+    request: Request,
+    vector: VectorQuery | None,
+    *,
+    relaxed: bool,
+    weights: tuple[float, float, float],
+    rrf_k: int,
+) -> Outcome:
+    """Return the host's rows fused with those of the relaxed and the vector leg.
+
+    *host_rows* are all of the host's rows, with its ten keys, from offset 0; they come back
+    as the same objects. ``weights`` are those of the exact, relaxed and vector leg. A leg
+    that fails costs its own hits only; without any of ours the host's rows stand as they are.
+    """
+    parsed = query.parse(request.query)
+    status = {"exact": OK, "relaxed": OFF, "vector": OFF}
+    if parsed.is_host_alone or (vector is None and not relaxed):
+        return _host_alone(host_rows, request, status)
+    try:
+        search = _Search(reader, layout.read(reader), host_rows, request, parsed, status)
+        return search.outcome(search.legs(vector, relaxed), weights, rrf_k)
+    except sqlite3.Error as error:
+        wanted = {"relaxed": relaxed, "vector": vector is not None}
+        for leg in wanted:
+            if wanted[leg] and status[leg] in (OK, OFF):
+                status[leg] = _reason(error)
+        return _host_alone(host_rows, request, status)
+
+
+def _host_alone(host_rows: Rows, request: Request, status: dict[str, str]) -> Outcome:
+    page = _page(host_rows, request)
+    found = {row["id"]: Found("keyword") for row in page}
+    return Outcome(_projected(page, request.fields), found, status)
+
+
+def _page(items: list[T], request: Request) -> list[T]:
+    """Return the items from offset to limit, a negative limit meaning all, as in SQL."""
+    start = max(0, request.offset)
+    if start == 0 and (request.limit < 0 or len(items) <= request.limit):
+        return items
+    return items[start:] if request.limit < 0 else items[start : start + request.limit]
+
+
+def _projected(page: Rows, fields: Sequence[str] | None) -> Rows:
+    if fields is None:
+        return page
+    return [{key: row[key] for key in rows.KEYS if key in fields} for row in page]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, sqlite3.OperationalError) and "interrupted" in str(error):
+        return OVER_BUDGET
+    return f"failed ({type(error).__name__})"
+
+
+@dataclass
+class _Search:
+    """One search: what was asked, of which database, and how its legs went so far."""
+
+    reader: sqlite3.Connection
+    shape: layout.Layout
+    host_rows: Rows
+    request: Request
+    parsed: query.Query
+    status: dict[str, str]
+    stale: list[int] = field(default_factory=list)
+
+    def legs(self, vector: VectorQuery | None, relaxed: bool) -> _Legs:
+        """Run all legs; one that fails leaves its reason in ``status``."""
+        hits = self._vector(vector) if vector is not None else []
+        gate = legs.GATE if self.status["vector"] == OK else legs.ALONE_GATE
+        gate = legs.SORTED_GATE if self.request.order else gate
+        scorer, loose = legs.unweighted(self.parsed), list[int]()
+        if relaxed:
+            scorer, loose = self._guarded("relaxed", lambda: self._relaxed(gate), (scorer, loose))
+        ids = [row["id"] for row in self.host_rows]
+        messages = {m.id: m for m in rows.load(self.reader, ids, self.shape)}
+        split = legs.exact(self.host_rows, messages, self.parsed, scorer)
+        incomplete = legs.partial(split, messages, scorer, gate)
+        whole = set(split.exact)
+        loose = [i for i in dict.fromkeys([*loose, *incomplete]) if i not in whole]
+        return _Legs(split, loose, {hit.message.id: hit for hit in hits}, scorer)
+
+    def _vector(self, wanted: VectorQuery) -> list[VectorHit]:
+        floor = wanted.floor + (legs.SORTED_FLOOR if self.request.order else 0.0)
+        return self._guarded(
+            "vector",
+            lambda: legs.vector(
+                self.reader,
+                self.shape,
+                self.parsed,
+                self.request.filters,
+                wanted,
+                floor,
+                self.stale,
+            ),
+            [],
+        )
+
+    def _relaxed(self, gate: float) -> tuple[Scorer, list[int]]:
+        scorer, found = legs.scorer_of(self.reader, self.shape, self.parsed)
+        ids = legs.relaxed(
+            self.reader, self.shape, self.parsed, self.request.filters, scorer, found, gate
+        )
+        return scorer, ids
+
+    def _guarded(self, leg: str, run: Callable[[], T], otherwise: T) -> T:
+        try:
+            result = run()
+        except (sqlite3.Error, VectorError) as error:
+            self.status[leg] = _reason(error)
+            return otherwise
+        self.status[leg] = OK
+        return result
+
+    def outcome(self, found: _Legs, weights: tuple[float, float, float], rrf_k: int) -> Outcome:
+        """Put everything found in one order and return the page that was asked for."""
+        known = {row["id"]: row for row in self.host_rows}
+        messages = {i: hit.message for i, hit in found.near.items()}
+        missing = [i for i in found.loose if i not in messages and i not in known]
+        messages.update((m.id, m) for m in rows.load(self.reader, missing, self.shape))
+        sessions = {i: row["session_id"] for i, row in known.items()}
+        sessions.update((i, m.session_id) for i, m in messages.items())
+        found.loose = [i for i in found.loose if i in sessions]
+        order = self._order(found, rows.roots(self.reader, sessions), weights, rrf_k)
+        if self.request.order:
+            times = {i: m.timestamp for i, m in messages.items()}
+            times.update((i, row["timestamp"]) for i, row in known.items())
+            order.sort(key=times.__getitem__, reverse=self.request.order == "newest")
+        page = _page(order, self.request)
+        shaped = [known[i] if i in known else self._row(messages[i], found) for i in page]
+        how = {i: _how(i in found.by_keyword, found.near.get(i)) for i in page}
+        return Outcome(_projected(shaped, self.request.fields), how, self.status, self.stale)
+
+    def _order(
+        self,
+        found: _Legs,
+        root_of: dict[int, str],
+        weights: tuple[float, float, float],
+        rrf_k: int,
+    ) -> list[int]:
+        exact = found.split.exact
+        rankings = [
+            Ranking(exact, weights[0]),
+            Ranking(found.loose, weights[1], behind=len(fusion.lineages(exact, root_of))),
+            Ranking(list(found.near), weights[2]),
+        ]
+        fused = fusion.fuse(rankings, root_of, rrf_k)
+        host = [row["id"] for row in self.host_rows]
+        host_first = self.parsed.host_first or self.status["vector"] != OK
+        return list(dict.fromkeys([*host, *fused] if host_first else [*fused, *host]))
+
+    def _row(self, message: Message, found: _Legs) -> dict[str, Any]:
+        hit = found.near.get(message.id)
+        if hit is None or message.id in found.by_keyword:
+            snippet = rows.highlighted(message.searchable, found.scorer)
+        else:
+            snippet = rows.passage(message.text, hit.start, hit.end)
+        return rows.host_row(self.reader, message, snippet)
+
+
+def _how(by_keyword: bool, hit: VectorHit | None) -> Found:
+    if hit is None:
+        return Found("keyword")
+    return Found("both" if by_keyword else "vector", hit.similarity)
