@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextvars
 import inspect
 import json
+import math
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ ROW_KEYS = (
 )
 LEGS_SECONDS = 3.0
 """Budget of our legs and the fusion, on top of that of the query's vector."""
+OPENING_MESSAGES = 400
+"""In how many embedded messages the ``opening`` of the profiles was measured."""
 TYPING_SECONDS = 0.15
 """Budget of a query's vector while somebody types into the dashboard's search box."""
 
@@ -153,7 +156,7 @@ def _fuse(
             conn,
             host_rows,
             request,
-            _vector_query(engine, answer),
+            _vector_query(engine, conn, answer),
             relaxed=not typing and relaxed_weight > 0,
             weights=engine.settings.weights,
             rrf_k=engine.settings.rrf_k,
@@ -163,7 +166,9 @@ def _fuse(
     return outcome, semantic
 
 
-def _vector_query(engine: Engine, answer: QueryVector) -> search.VectorQuery | None:
+def _vector_query(
+    engine: Engine, conn: sqlite3.Connection, answer: QueryVector
+) -> search.VectorQuery | None:
     if answer.vector is None or answer.space is None:
         return None
     return search.VectorQuery(
@@ -171,8 +176,20 @@ def _vector_query(engine: Engine, answer: QueryVector) -> search.VectorQuery | N
         dims=answer.space.dims,
         vector=answer.vector,
         floor=engine.floor,
-        opening=engine.opening,
+        opening=opening(engine.floor, engine.opening, engine.coverage(conn).embedded),
     )
+
+
+def opening(floor: float, full: float | None, embedded: int) -> float | None:
+    """Return what the best hit must reach in a store of so many embedded messages.
+
+    The best of n unrelated messages comes nearer as n grows, roughly with its logarithm;
+    *full* was measured at :data:`OPENING_MESSAGES`.
+    """
+    if full is None:
+        return None
+    share = math.log1p(embedded) / math.log1p(OPENING_MESSAGES)
+    return floor + (full - floor) * min(1.0, share)
 
 
 def describe(engine: Engine, conn: sqlite3.Connection, reason: str) -> dict[str, Any]:

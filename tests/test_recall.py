@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from hermes_patch import recall
+from hermes_patch.recall import Trace
+from hermes_patch.search import Found
+
+
+def test_the_more_messages_the_nearer_the_best_hit_has_to_be() -> None:
+    openings = [recall.opening(0.34, 0.38, n) for n in (0, 2, 100, 400, 10**6)]
+    assert openings == sorted(openings)  # type: ignore[type-var]
+    assert (openings[0], openings[3], openings[4]) == (0.34, 0.38, 0.38)
+
+
+def test_a_model_without_an_opening_has_none() -> None:
+    assert recall.opening(0.4, None, 500) is None
+
+
+def trace() -> Trace:
+    found = Found("vector", 0.41237)
+    return Trace({7: found}, {"s1": found}, {"status": "ok"})
+
+
+def test_results_are_annotated_by_message_and_nothing_else_changes() -> None:
+    answer = {"success": True, "results": [{"match_message_id": 7, "x": 1}, {"x": 2}]}
+    told = json.loads(recall.annotate(json.dumps(answer), trace()))
+    assert told["results"] == [
+        {"match_message_id": 7, "x": 1, "search_type": "vector", "similarity": 0.412},
+        {"x": 2},
+    ]
+    assert told["semantic"] == {"status": "ok"}
+
+
+def test_summarising_versions_are_annotated_by_session() -> None:
+    answer = json.dumps({"results": [{"session_id": "s1", "summary": "…"}]})
+    assert json.loads(recall.annotate(answer, trace()))["results"][0]["search_type"] == "vector"
+
+
+@pytest.mark.parametrize("answer", ['{"error": "no database"}', '{"results": null}', "[1, 2]"])
+def test_an_answer_without_results_stays_as_it_is(answer: str) -> None:
+    assert recall.annotate(answer, trace()) == answer
