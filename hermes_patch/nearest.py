@@ -92,8 +92,9 @@ def nearest(
     if k <= 0:
         return []
     scan = _scan_sqlite_vec if tier(conn) == SQLITE_VEC else _scan_python
+    joined, params = _from_where(space_id, dims, filters, layout)
     best: dict[int, Neighbour] = {}
-    for row in scan(conn, space_id, dims, unit, floor, filters, layout):
+    for row in scan(conn, joined, params, unit, floor):
         kept = best.get(row.msg_id)
         if kept is None or row.similarity > kept.similarity:
             best[row.msg_id] = row
@@ -113,15 +114,8 @@ def _from_where(
 
 
 def _scan_sqlite_vec(
-    conn: sqlite3.Connection,
-    space_id: int,
-    dims: int,
-    unit: list[float],
-    floor: float,
-    filters: Filters,
-    layout: Layout,
+    conn: sqlite3.Connection, joined: str, params: list[object], unit: list[float], floor: float
 ) -> Iterator[Neighbour]:
-    joined, params = _from_where(space_id, dims, filters, layout)
     # The distance stays out of WHERE: there SQLite would compute it twice. NULL comes from a
     # zero or NaN vector.
     rows = conn.execute(
@@ -135,15 +129,8 @@ def _scan_sqlite_vec(
 
 
 def _scan_python(
-    conn: sqlite3.Connection,
-    space_id: int,
-    dims: int,
-    unit: list[float],
-    floor: float,
-    filters: Filters,
-    layout: Layout,
+    conn: sqlite3.Connection, joined: str, params: list[object], unit: list[float], floor: float
 ) -> Iterator[Neighbour]:
-    joined, params = _from_where(space_id, dims, filters, layout)
     rows = conn.execute(
         f"SELECT e.msg_id, m.session_id, e.chunk_start, e.chunk_end, e.embedding, e.text_hash "
         f"{joined}",

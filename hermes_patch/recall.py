@@ -19,18 +19,6 @@ from . import layout, query, search, store
 from .engine import Engine, QueryVector, own_work
 from .guard import run_within
 
-ROW_KEYS = (
-    "id",
-    "session_id",
-    "role",
-    "snippet",
-    "timestamp",
-    "tool_name",
-    "source",
-    "model",
-    "session_started",
-    "context",
-)
 LEGS_SECONDS = 3.0
 """Budget of our legs and the fusion, on top of that of the query's vector."""
 OPENING_MESSAGES = 400
