@@ -234,7 +234,9 @@ class Backfill:
         return SCAN if self._limit is None else self._limit - totals.dealt_with
 
     def _batch(self, below: int | None, most: int) -> BatchResult:
-        return self._indexer.index_batch(below=below, since=self._since, most=most)
+        return self._indexer.index_batch(
+            below=below, since=self._since, most=most, beat=self._renew_lease
+        )
 
     def _patiently(self, work: Callable[..., T], *args: Any) -> T:
         """Try again, with growing pauses, what a busy server or database refused."""

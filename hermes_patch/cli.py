@@ -59,7 +59,7 @@ def _backfill_options(command: argparse.ArgumentParser) -> None:
 
 
 def _search_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("query", metavar="QUERY")
+    command.add_argument("query", nargs="+", metavar="QUERY")
     command.add_argument("--mode", choices=("hybrid", "vector", "keyword"), default="hybrid")
     command.add_argument("--limit", type=_positive, default=10, metavar="N")
 

@@ -95,11 +95,13 @@ class Indexer:
         below: int | None = None,
         since: float | None = None,
         most: int = SCAN,
+        beat: Callable[[], None] = lambda: None,
     ) -> BatchResult:
         """Embed the newest pending messages, at most one batch of texts.
 
         ``above`` and ``below`` bound message ids (exclusive), ``since`` their time, ``most``
-        the number of messages.
+        the number of messages. ``beat`` is called between requests; what it raises ends the
+        call with nothing stored.
 
         Raises:
             EmbedderError: no vectors could be had; nothing was recorded, all stays pending.
@@ -113,7 +115,7 @@ class Indexer:
             space = verified
         if not plan.rows:
             return BatchResult()
-        made, failed = self._embed(plan.send, space)
+        made, failed = self._embed(plan.send, space, beat)
         untried = {h for h, item in failed.items() if item.reason.startswith(UNTRIED)}
         reasons = {h: item for h, item in failed.items() if h not in untried}
         result = self._store(plan, space, made, reasons)
@@ -152,7 +154,12 @@ class Indexer:
     def _cut(
         self, rows: list[store.PendingMessage], known: dict[str, list[store.ChunkVector]]
     ) -> _Plan:
-        """Take rows, newest first, until the texts to send fill one batch."""
+        """Take rows, newest first, until the texts to send fill one batch.
+
+        A message of more than one batch waits until nothing smaller is pending.
+        """
+        size = self._embedder.batch_size
+        huge: store.PendingMessage | None = None
         taken: list[store.PendingMessage] = []
         nothing: list[store.PendingMessage] = []
         send: dict[str, list[texts.Chunk]] = {}
@@ -161,24 +168,31 @@ class Indexer:
             if not texts.is_embeddable(row.text):
                 nothing.append(row)
             elif row.text_hash not in known and row.text_hash not in send:
+                if len(row.text) > 4 * size * self._settings.max_tokens:
+                    huge = huge or row
+                    continue
                 chunks = texts.chunks(row.text, self._settings.max_tokens)
-                if send and count + len(chunks) > self._embedder.batch_size:
+                if send and count + len(chunks) > size:
                     break
                 send[row.text_hash] = chunks
                 count += len(chunks)
             taken.append(row)
+        if huge is not None and not taken:
+            taken = [huge]
+            send[huge.text_hash] = texts.chunks(huge.text, self._settings.max_tokens)
         return _Plan(taken, nothing, known, send)
 
     def _embed(
-        self, send: dict[str, list[texts.Chunk]], space: spaces.Space | None
+        self,
+        send: dict[str, list[texts.Chunk]],
+        space: spaces.Space | None,
+        beat: Callable[[], None],
     ) -> tuple[dict[str, list[store.ChunkVector]], dict[str, Item]]:
         """Return the vectors by text hash, and for the others the Item that says why not."""
         flat = [chunk.text for chunks in send.values() for chunk in chunks]
         if not flat or space is None:
             return {}, {}
-        items = self._embedder.embed_documents(flat)
-        if len(items) != len(flat):
-            raise BadResponse(f"{len(flat)} texts gave {len(items)} vectors")
+        items = self._request(flat, beat)
         made: dict[str, list[store.ChunkVector]] = {}
         failed: dict[str, Item] = {}
         position = 0
@@ -194,6 +208,18 @@ class Indexer:
                 for n, (chunk, item) in enumerate(zip(chunks, own, strict=True))
             ]
         return made, failed
+
+    def _request(self, flat: list[str], beat: Callable[[], None]) -> list[Item]:
+        items: list[Item] = []
+        size = self._embedder.batch_size
+        for start in range(0, len(flat), size):
+            part = flat[start : start + size]
+            got = self._embedder.embed_documents(part)
+            if len(got) != len(part):
+                raise BadResponse(f"{len(part)} texts gave {len(got)} vectors")
+            items += got
+            beat()
+        return items
 
     def _store(
         self,

@@ -165,6 +165,8 @@ def search(args: argparse.Namespace, home: Path) -> int:
     from . import recall
     from .host import Host
 
+    args.query = " ".join(args.query)
+
     _settings()
     path = _state_db(home)
     handle = importlib.import_module("hermes_state").SessionDB(db_path=path)

@@ -14,6 +14,7 @@ from .deploy import describe_sending
 from .engine import connect_readonly
 from .errors import ConfigError
 
+_TIERS = {nearest.PURE_PYTHON: "pure Python (this Python does not load sqlite-vec)"}
 PLUGIN = Path("plugins") / "hermes_patch"
 
 
@@ -149,7 +150,7 @@ def _database_lines(database: dict[str, Any]) -> list[str]:
     counted = f"{covered['embedded']} of {covered['embeddable']} messages"
     result = [
         f"coverage  {bar} {covered['ratio']:.1%}  {counted}",
-        f"search    {database['tier']}",
+        f"search    {_TIERS.get(database['tier'], database['tier'])}",
         f"schema    {database['schema_version']}, migrations {', '.join(database['migrations'])}",
     ]
     for space in database["spaces"]:

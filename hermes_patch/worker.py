@@ -46,6 +46,7 @@ class Worker:
         self._deadline: float | None = None
         self._failures = 0
         self._seen = -1
+        self._renewed = 0.0
         self._reported: list[dict[str, Any]] = []
         self.owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
         self.idle = threading.Event()
@@ -159,17 +160,22 @@ class Worker:
         self._engine.write(lambda conn: store.forget(conn, edited))
 
     def _work_off(self, mark: int) -> None:
-        renewed = time.monotonic()
+        self._renewed = time.monotonic()
         pause = max(PAUSE, self._engine.settings.pause)
         while not self._out_of_time():
-            if self._engine.indexer.index_batch(above=mark).done:
+            if self._engine.indexer.index_batch(above=mark, beat=self._beat).done:
                 return
-            if time.monotonic() - renewed > LEASE_SECONDS / 3:
-                if not self._engine.write(self._lease):
-                    return
-                renewed = time.monotonic()
             if not self._stopping.is_set():
                 self._stopping.wait(pause)
+
+    def _beat(self) -> None:
+        """Keep the lease; give up when the time is over or somebody else has it."""
+        if self._out_of_time():
+            raise HostError("this process ends")
+        if time.monotonic() - self._renewed > LEASE_SECONDS / 3:
+            if not self._engine.write(self._lease):
+                raise HostError("another process indexes this database")
+            self._renewed = time.monotonic()
 
     def _out_of_time(self) -> bool:
         return self._deadline is not None and time.monotonic() > self._deadline

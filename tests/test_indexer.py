@@ -218,3 +218,29 @@ def test_a_long_message_has_a_vector_for_every_chunk(database: PlainDatabase) ->
     msg_id = database.message("A sentence about disks. " * 400)
     drain(Indexer(database, CountingEmbedder(), Settings(max_tokens=100)))
     assert database.vectors()[msg_id] > 10
+
+
+def test_a_huge_message_does_not_keep_the_others_waiting(database: PlainDatabase) -> None:
+    small = [database.message(f"message about topic {n}") for n in range(40)]
+    huge = database.message("a sentence about disks. " * 9000)
+    indexer = Indexer(database, CountingEmbedder(), Settings())
+    stored: list[set[int]] = []
+    while not indexer.index_batch().done:
+        stored.append(set(database.vectors()))
+    assert set(small) <= stored[-2] and huge not in stored[-2]
+    assert huge in stored[-1]
+
+
+def test_what_the_beat_raises_ends_a_long_batch_with_nothing_stored(
+    database: PlainDatabase,
+) -> None:
+    database.message("a sentence about disks. " * 9000)
+    embedder = CountingEmbedder()
+
+    def stop() -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        Indexer(database, embedder, Settings()).index_batch(beat=stop)
+    assert len(embedder.messages_sent) == embedder.batch_size
+    assert database.vectors() == {}
