@@ -158,12 +158,11 @@ class Indexer:
 
         A message of more than one batch waits until nothing smaller is pending.
         """
-        size = self._embedder.batch_size
+        size, count = self._embedder.batch_size, 0
         huge: store.PendingMessage | None = None
         taken: list[store.PendingMessage] = []
         nothing: list[store.PendingMessage] = []
         send: dict[str, list[texts.Chunk]] = {}
-        count = 0
         for row in rows:
             if not texts.is_embeddable(row.text):
                 nothing.append(row)
@@ -228,13 +227,12 @@ class Indexer:
         made: dict[str, list[store.ChunkVector]],
         failed: dict[str, Item],
     ) -> BatchResult:
-        stored = copied = 0
+        stored = 0
         ready = {**plan.known, **made}
         jobs = [(row, ready[row.text_hash]) for row in plan.rows if row.text_hash in ready]
         for group in _groups(jobs):
             assert space is not None
             stored += self._database.write(_put_all(space, group))
-        copied = sum(row.text_hash in plan.known for row, _ in jobs)
         nothing = [
             store.Skip(r.msg_id, r.text_hash, "nothing to embed", True) for r in plan.nothing
         ]
@@ -246,7 +244,7 @@ class Indexer:
         self._record(nothing, bad, space)
         return BatchResult(
             stored=stored,
-            copied=copied,
+            copied=sum(row.text_hash in plan.known for row, _ in jobs),
             skipped=len(nothing),
             failed=len(bad),
             texts_sent=sum(map(len, plan.send.values())),
