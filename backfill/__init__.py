@@ -7,30 +7,36 @@ at most one batch; running it again continues.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import sqlite3
+import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from hermes_patch import layout, migrations, spaces, store
+from hermes_patch import failures, layout, lease, migrations, spaces, store, sweep
 from hermes_patch import text as texts
 from hermes_patch.config import Settings
 from hermes_patch.embedders.base import Embedder
 from hermes_patch.engine import connect_readonly, own_work
 from hermes_patch.errors import EmbedderUnavailable, HermesPatchError
+from hermes_patch.guard import Guard, explain
 from hermes_patch.indexer import SCAN, BatchResult, Indexer
 
 T = TypeVar("T")
+Progress = Callable[[int], None]
+"""Told after every batch how many messages are dealt with."""
 
 LEASE_SECONDS = 30.0
 LEASE_PATIENCE = 90.0
 ATTEMPTS = 6
 """Tries in a row with an embedder or a database that is busy, before giving up."""
+FIRST_ATTEMPTS = 3
+"""The same as long as nothing has been embedded: it may never have worked."""
 
 
 class HomeDatabase:
@@ -73,10 +79,12 @@ class Plan:
     def sentence(self) -> str:
         """Return the announcement made before the first text goes anywhere."""
         if not self.messages:
-            return "Nothing to do: every message has its vector."
-        return (
-            f"{self.messages} messages ({self.texts} distinct texts) will be embedded {self.where}."
+            return "Nothing to do: every message asked for has its vector."
+        messages, distinct = (
+            texts.counted(self.messages, "message"),
+            texts.counted(self.texts, "distinct text"),
         )
+        return f"{messages} ({distinct}) will be embedded {self.where}."
 
 
 @dataclass
@@ -103,12 +111,6 @@ class Totals:
         return self.stored + self.skipped + self.failed
 
 
-class Progress(Protocol):
-    """Told after every batch how many messages are dealt with."""
-
-    def __call__(self, done: int) -> None: ...
-
-
 class Backfill:
     """One run over one database."""
 
@@ -120,30 +122,46 @@ class Backfill:
         *,
         since: float | None = None,
         limit: int | None = None,
-        sleep: Callable[[float], None] = time.sleep,
+        notify: Callable[[str], None] = lambda sentence: None,
+        sleep: Callable[[float], object] | None = None,
     ) -> None:
-        """``since`` is a time in seconds since 1970, ``limit`` a number of messages."""
+        """``since`` is a time in seconds since 1970, ``limit`` a number of messages.
+
+        ``notify`` is told why nothing seems to happen; ``stop`` ends a ``sleep``.
+        """
         self._database = database
         self._embedder = embedder
         self._settings = settings
         self._since = since
         self._limit = limit
-        self._sleep = sleep
+        self._notify = notify
+        self._guard = Guard()
+        self._reporter = failures.Reporter([self._guard])
         self._indexer = Indexer(database, embedder, settings)
-        self._owner = f"backfill-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        self._stop = False
+        self._owner = lease.new_owner("backfill")
+        self._stop = threading.Event()
+        self._sleep = sleep or self._stop.wait
 
     def stop(self) -> None:
         """Finish the batch that is under way, then return."""
-        self._stop = True
+        self._stop.set()
+
+    @property
+    def is_stopping(self) -> bool:
+        """True once :meth:`stop` was called."""
+        return self._stop.is_set()
 
     def prepare(self) -> None:
-        """Make our tables where they are missing."""
+        """Make our tables where they are missing; drop vectors of changed and deleted texts."""
         with self._database.reader() as conn:
             missing = bool(migrations.pending(conn))
         if missing:
             self._database.write(migrations.apply)
         self._database.write(lambda conn: migrations.set_watermark(conn))
+        with self._database.reader() as conn:
+            found = sweep.everything(conn)
+        for part in sweep.batches(found):
+            self._database.write(partial(sweep.mend, found=part))
 
     def retry_failed(self) -> int:
         """Make messages pending again that failed, also for good; returns how many."""
@@ -171,21 +189,9 @@ class Backfill:
     def _pending(
         self, conn: sqlite3.Connection, space: spaces.Space | None
     ) -> Iterator[store.PendingMessage]:
-        shape, below = layout.read(conn), None
-        while True:
-            rows = store.pending(
-                conn,
-                shape,
-                space.id if space else None,
-                self._settings.roles,
-                below=below,
-                since=self._since,
-                limit=500,
-            )
-            yield from (row for row in rows if texts.is_embeddable(row.text))
-            if not rows:
-                return
-            below = rows[-1].msg_id
+        shape, space_id = layout.read(conn), space.id if space else None
+        rows = store.walk_pending(conn, shape, space_id, self._settings.roles, since=self._since)
+        return (row for row in rows if texts.is_embeddable(row.text))
 
     def run(self, progress: Progress = lambda done: None) -> Totals:
         """Work until nothing is pending.
@@ -200,8 +206,15 @@ class Backfill:
         try:
             while self._pass(totals, progress):
                 pass
+        except (HermesPatchError, sqlite3.Error) as error:
+            self._guard.note("backfill", error)
+            raise
+        else:
+            self._guard.succeeded("backfill")
         finally:
-            self._database.write(lambda conn: store.release_lease(conn, self._owner))
+            self._database.write(lambda conn: lease.release(conn, self._owner))
+            with contextlib.suppress(sqlite3.Error):
+                self._reporter.report(self._database)
             totals.seconds = time.monotonic() - started
         with self._database.reader() as conn:
             space = self._indexer.space(conn)
@@ -213,7 +226,8 @@ class Backfill:
         below: int | None = None
         before = totals.dealt_with
         while not self._finished(totals):
-            batch = self._patiently(self._batch, below, self._left(totals))
+            tries = ATTEMPTS if totals.dealt_with else FIRST_ATTEMPTS
+            batch = self._patiently(tries, below, self._left(totals))
             if batch.done:
                 return totals.dealt_with > before and below is not None
             totals.add(batch)
@@ -224,7 +238,7 @@ class Backfill:
         return False
 
     def _finished(self, totals: Totals) -> bool:
-        if self._stop:
+        if self._stop.is_set():
             totals.stopped = "interrupted"
         elif self._limit is not None and totals.dealt_with >= self._limit:
             totals.stopped = "limit"
@@ -238,27 +252,34 @@ class Backfill:
             below=below, since=self._since, most=most, beat=self._renew_lease
         )
 
-    def _patiently(self, work: Callable[..., T], *args: Any) -> T:
+    def _patiently(self, tries: int, below: int | None, most: int) -> BatchResult:
         """Try again, with growing pauses, what a busy server or database refused."""
-        for attempt in range(1, ATTEMPTS):
+        for attempt in range(1, tries):
             try:
-                return work(*args)
+                return self._batch(below, most)
             except (EmbedderUnavailable, sqlite3.OperationalError) as error:
-                if self._stop:
+                if self._stop.is_set():
                     raise
-                wait = getattr(error, "retry_after", None) or 0.0
-                self._sleep(max(min(60.0, 2.0**attempt), wait))
+                asked = getattr(error, "retry_after", None) or 0.0
+                wait = max(min(60.0, 2.0**attempt), asked)
+                self._notify(f"{explain(error)}; trying again in {wait:.0f} s")
+                self._sleep(wait)
                 self._renew_lease()
-        return work(*args)
+        return self._batch(below, most)
 
     def _take_lease(self) -> None:
         deadline = time.monotonic() + LEASE_PATIENCE
         while not self._database.write(self._lease):
-            if time.monotonic() > deadline or self._stop:
+            with self._database.reader() as conn:
+                holder = lease.holder(conn, time.time()) or ""
+            if holder.startswith("backfill-"):
+                raise HermesPatchError(f"state.db: another backfill is running ({holder})")
+            if time.monotonic() > deadline or self._stop.is_set():
                 raise HermesPatchError(
-                    "state.db: another process has been indexing this database for "
+                    f"state.db: {holder} has been indexing this database for "
                     f"{LEASE_PATIENCE:.0f} s; let it finish or stop it, then run backfill again"
                 )
+            self._notify(f"waiting for {holder}, which indexes this database just now")
             self._sleep(1.0)
         self._leased = time.monotonic()
 
@@ -268,4 +289,4 @@ class Backfill:
             self._leased = time.monotonic()
 
     def _lease(self, conn: sqlite3.Connection) -> bool:
-        return store.acquire_lease(conn, self._owner, LEASE_SECONDS, time.time())
+        return lease.acquire(conn, self._owner, LEASE_SECONDS, time.time())

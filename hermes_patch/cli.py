@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -38,6 +39,8 @@ def parser() -> argparse.ArgumentParser:
     revert = command("revert", "take back everything that apply did")
     revert.add_argument("--purge", action="store_true", help="drop the vectors and our tables too")
     command("status", "show what is indexed, with which model, and what failed")
+    doctor = command("doctor", "check everything recall depends on, and say what to do")
+    doctor.add_argument("--fix", action="store_true", help="mend what is safe to mend")
     _backfill_options(command("backfill", "embed the history that has no vectors yet"))
     _search_options(command("search", "search past conversations"))
     demo = commands.add_parser(
@@ -65,9 +68,9 @@ def _search_options(command: argparse.ArgumentParser) -> None:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
+    number = int(text) if text.isascii() and text.isdigit() else 0
     if number < 1:
-        raise argparse.ArgumentTypeError("expected a number of at least 1")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 1")
     return number
 
 
@@ -75,12 +78,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     args = parser().parse_args(words)
+    logging.getLogger("hermes_patch").addHandler(logging.NullHandler())
     try:
-        return int(_run(args, words))
+        code = int(_run(args, words, alone=argv is None))
+        sys.stdout.flush()
+        return code
     except HermesPatchError as error:
         return _fail(args, str(error))
     except KeyboardInterrupt:
         return _fail(args, "interrupted")
+    except BrokenPipeError:  # whoever read our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _fail(args: argparse.Namespace, message: str) -> int:
@@ -90,7 +99,8 @@ def _fail(args: argparse.Namespace, message: str) -> int:
     return 1
 
 
-def _run(args: argparse.Namespace, words: list[str]) -> int:
+def _run(args: argparse.Namespace, words: list[str], *, alone: bool) -> int:
+    """Run one command; ``alone`` says that this process is for nothing else."""
     if args.command == "demo":
         from . import demo
 
@@ -99,18 +109,34 @@ def _run(args: argparse.Namespace, words: list[str]) -> int:
     python = Path(args.hermes_python) if args.hermes_python else None
     if args.command in ("apply", "revert"):
         return _deploy(args, home, python)
-    if args.command == "status":
-        from . import overview
-
-        data = overview.gather(home)
-        _show(args, data, overview.lines(data))
-        return 0
+    if args.command in ("status", "doctor"):
+        return _examine(args, home, python)
     from . import inside
 
     if not inside.is_here():
-        return inside.reexecute(words, home, python)
+        return inside.reexecute(words, home, python, replace=alone)
     os.environ["HERMES_HOME"] = str(home)
-    return inside.backfill(args, home) if args.command == "backfill" else inside.search(args, home)
+    if args.command == "backfill":
+        from .inside import filling
+
+        return filling.backfill(args, home)
+    from .inside import finding
+
+    return finding.search(args, home)
+
+
+def _examine(args: argparse.Namespace, home: Path, python: Path | None) -> int:
+    if args.command == "status":
+        from . import overview
+
+        data = overview.gather(home, python)
+        _show(args, data, overview.lines(data))
+        return 0 if data["ok"] else 1
+    from . import doctor
+
+    report = doctor.run(home, fix=args.fix, hermes_python=python)
+    _show(args, report.to_json(), report.lines())
+    return 0 if report.healthy else 1
 
 
 def _deploy(args: argparse.Namespace, home: Path, python: Path | None) -> int:

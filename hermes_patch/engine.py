@@ -7,6 +7,7 @@ the embedder is started in our own threads only.
 from __future__ import annotations
 
 import contextvars
+import os
 import sqlite3
 import threading
 import time
@@ -22,8 +23,8 @@ from .config import Settings
 from .embedders import profiles
 from .embedders.base import Embedder
 from .embedders.cache import QueryCache
-from .errors import HermesPatchError, HostError
-from .guard import Guard, run_within
+from .errors import DatabaseReplaced, HostError
+from .guard import Guard, explain, run_within
 from .indexer import Indexer
 from .stash import Stash
 
@@ -37,9 +38,17 @@ READ_TIMEOUT = 1.0
 MMAP_BYTES = 2 << 30
 
 
-def connect_readonly(path: Path, timeout: float = READ_TIMEOUT) -> sqlite3.Connection:
-    """Open *path* read-only; the caller closes it. Times in seconds."""
+def connect_readonly(
+    path: Path, timeout: float = READ_TIMEOUT, *, leave_no_trace: bool = False
+) -> sqlite3.Connection:
+    """Open *path* read-only; the caller closes it. Times in seconds.
+
+    ``leave_no_trace`` makes no -shm file where nobody else has the database open; it is for
+    a short look from outside of Hermes.
+    """
     uri = f"file:{quote(str(path))}?mode=ro"
+    if leave_no_trace and not any(Path(f"{path}{end}").exists() for end in ("-wal", "-journal")):
+        uri += "&immutable=1"
     conn = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None)
     conn.execute("PRAGMA query_only = ON")
     conn.execute(f"PRAGMA mmap_size = {MMAP_BYTES}")
@@ -67,7 +76,7 @@ class Engine:
         self._context = contextvars.copy_context()
         self._load_settings = load_settings
         self._lock = threading.RLock()
-        self._handles: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._handles: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
         self._coverage: tuple[float, store.Coverage] | None = None
         self.stale: set[int] = set()
         """Messages whose text is no longer the one that was embedded, for the worker."""
@@ -120,8 +129,28 @@ class Engine:
         return profiles.find(self.embedder.describe().model).opening
 
     def attach(self, handle: Any) -> None:
-        """Remember a live SessionDB through which we may write."""
-        self._handles.add(handle)
+        """Remember a live SessionDB, through which we may write, and the file it has open."""
+        if handle not in self._handles:
+            self._handles[handle] = self.identity()
+
+    def identity(self) -> object:
+        """Return what tells the file at our path from any other, None where there is none."""
+        try:
+            found = os.stat(self.db_path)
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino)
+
+    def check_same_file(self, handle: Any) -> None:
+        """Raise DatabaseReplaced when our path no longer leads to what *handle* has open."""
+        if self._handles.get(handle) != self.identity():
+            raise self._replaced()
+
+    def _replaced(self) -> DatabaseReplaced:
+        return DatabaseReplaced(
+            f"{self.db_path} is not the file that Hermes has open: it was moved or replaced; "
+            "restart Hermes"
+        )
 
     @contextmanager
     def reader(self) -> Iterator[sqlite3.Connection]:
@@ -138,17 +167,25 @@ class Engine:
 
         Raises:
             HostError: the database is not ours to write, or no SessionDB is open.
+            DatabaseReplaced: those that are open have another file than our path leads to.
         """
         if not self.owned:
             raise HostError(f"{self.db_path.name} belongs to another profile and is never written")
-        for handle in list(self._handles):
+        handle = self._writable_handle()
+        token = own_work.set(True)
+        try:
+            return handle._execute_write(change)  # type: ignore[no-any-return]
+        finally:
+            own_work.reset(token)
+
+    def _writable_handle(self) -> Any:
+        here, others = self.identity(), False
+        for handle, opened in list(self._handles.items()):
             if is_writable(handle):
-                token = own_work.set(True)
-                try:
-                    return handle._execute_write(change)  # type: ignore[no-any-return]
-                finally:
-                    own_work.reset(token)
-        raise HostError("no SessionDB is open for writing")
+                if opened == here:
+                    return handle
+                others = True
+        raise self._replaced() if others else HostError("no SessionDB is open for writing")
 
     def query_vector(
         self, text: str, seconds: float, *, cached_or_local: bool = False
@@ -172,8 +209,7 @@ class Engine:
             vector = run_within(seconds, lambda: self._embed_query(key, text, seconds), "query")
         except Exception as error:
             self.guard.note("query", error)
-            reason = str(error) if isinstance(error, HermesPatchError) else type(error).__name__
-            return QueryVector(None, space, reason)
+            return QueryVector(None, space, explain(error))
         self.guard.succeeded("query")
         return QueryVector(vector, space, "")
 

@@ -4,6 +4,7 @@
     ├── ConfigError           the memorySearch block or a file it names is wrong
     ├── DeployError           apply or revert could not do its work; nothing was half-done
     ├── HostError             this Hermes lacks something a capability needs
+    │   └── DatabaseReplaced  another file took the place of the one Hermes has open
     ├── SchemaError           a table of ours has another shape than expected
     ├── VectorError           a vector is empty, not finite, zero or of another length
     ├── BudgetExceeded        work was given up because its time was over
@@ -34,6 +35,10 @@ class DeployError(HermesPatchError):
 
 class HostError(HermesPatchError):
     """The running Hermes lacks a method, table or module that is needed."""
+
+
+class DatabaseReplaced(HostError):
+    """The path of a database leads to another file than the one Hermes has open."""
 
 
 class SchemaError(HermesPatchError):

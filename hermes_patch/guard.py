@@ -6,6 +6,7 @@ cause, counts, and stops trying for a while after failures in a row.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import logging
 import threading
@@ -28,12 +29,16 @@ OPEN_SECONDS = (30.0, 600.0)
 
 @dataclass(frozen=True)
 class Failure:
-    """The last failure of one kind; ``kind`` is "seam: cause", ``at`` seconds since 1970."""
+    """The last failure of one kind; ``kind`` is "seam: cause".
+
+    ``at`` and ``over``, when the seam worked again, are seconds since 1970.
+    """
 
     kind: str
     message: str
     count: int
     at: float
+    over: float | None = None
 
 
 def explain(error: BaseException) -> str:
@@ -54,6 +59,7 @@ class Guard:
         self._lock = threading.Lock()
         self._failures: dict[str, Failure] = {}
         self._in_a_row: dict[str, int] = {}
+        self._fine: set[str] = set()
         self._closed_until: dict[str, float] = {}
 
     def run(self, seam: str, work: Callable[[], T], default: T) -> T:
@@ -65,7 +71,7 @@ class Guard:
         except Exception as error:
             self.note(seam, error)
             return default
-        if self._in_a_row.get(seam):
+        if seam not in self._fine:
             self.succeeded(seam)
         return result
 
@@ -75,16 +81,30 @@ class Guard:
         return until is not None and self._clock() < until
 
     def succeeded(self, seam: str) -> None:
-        """Forget the failures in a row of a seam."""
+        """Forget the failures in a row of a seam: what failed is over."""
+        if seam in self._fine:
+            return
         with self._lock:
+            self._fine.add(seam)
             self._in_a_row.pop(seam, None)
             self._closed_until.pop(seam, None)
+            for kind, failure in self._failures.items():
+                if failure.over is None and kind.startswith(f"{seam}: "):
+                    self._failures[kind] = replace(failure, over=self._clock())
 
     def note(self, seam: str, error: BaseException) -> None:
-        """Count a failure; log the first of its kind; open the breaker after a few."""
+        """Count a failure; log the first of its kind; open the breaker after a few.
+
+        Never raises, though a handler of the host's may, or its stack may be full.
+        """
+        with contextlib.suppress(Exception):
+            self._note(seam, error)
+
+    def _note(self, seam: str, error: BaseException) -> None:
         message = explain(error)
         kind = f"{seam}: {type(error).__name__}"
         with self._lock:
+            self._fine.discard(seam)
             last = self._failures.get(kind)
             new = Failure(kind, message, 1, self._clock())
             self._failures[kind] = new if last is None else replace(new, count=last.count + 1)
@@ -97,6 +117,11 @@ class Guard:
         if last is None:
             log.warning("%s failed, Hermes is not affected: %s", seam, message)
 
+    def fine(self) -> set[str]:
+        """Return the seams that worked the last time."""
+        with self._lock:
+            return set(self._fine)
+
     def failures(self) -> list[Failure]:
         """Return the last failure of each kind, the newest first."""
         with self._lock:
@@ -108,6 +133,7 @@ def run_within(seconds: float, work: Callable[[], T], name: str) -> T:
 
     Raises:
         BudgetExceeded: it was not done in time; it goes on, and its result is dropped.
+        HermesPatchError: it raised SystemExit or the like, which must end no thread but ours.
     """
     outcome: list[T] = []
     errors: list[BaseException] = []
@@ -127,6 +153,8 @@ def run_within(seconds: float, work: Callable[[], T], name: str) -> T:
     ).start()
     if not done.wait(seconds):
         raise BudgetExceeded(f"{name} took longer than {seconds:g} s")
+    if errors and not isinstance(errors[0], Exception):
+        raise HermesPatchError(f"{name} ended with {type(errors[0]).__name__}")
     if errors:
         raise errors[0]
     return outcome[0]

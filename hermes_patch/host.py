@@ -6,8 +6,10 @@ and hands its result back unchanged when ours has nothing to add or fails.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib
+import inspect
 import json
 import os
 import threading
@@ -17,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import config, methods, recall, store
+from . import config, methods, recall, redaction, store
 from .engine import Engine, connect_readonly, own_work
 from .guard import Guard
 from .patching import Patch, PatchSet, Refusal
@@ -50,8 +52,12 @@ class Host:
             weakref.WeakKeyDictionary()
         )
         self._lock = threading.Lock()
-        self.workers = Registry(lambda engine: Worker(engine, self._applied_at()))
-        os.register_at_fork(after_in_child=self._forget)
+        self.workers = Registry(
+            lambda engine: Worker(engine, self._applied_at(), guards=[self.guard])
+        )
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._forget)
+        atexit.register(self._let_go)
 
     def install(self) -> list[Refusal]:
         """Patch SessionDB and the tool; idempotent. Raises HostError, ConfigError."""
@@ -65,19 +71,24 @@ class Host:
             self.guard.note("tool", error)
         else:
             patches += self._tool_patches(tool)
+        redaction.use(hermes_redactor)
         self.refusals = self.patches.apply(patches)
         return self.refusals
 
     def uninstall(self) -> list[str]:
         """Take all patches back and stop the workers; returns what lies under foreign patches."""
         buried = self.patches.revert()
+        self._let_go()
+        return buried
+
+    def _let_go(self) -> None:
+        """Stop the workers, which may still embed, and only then close their embedders."""
         self.workers.stop()
-        for engine in self._engines.values():
+        for engine in list(self._engines.values()):
             engine.close()
         self._engines.clear()
         self._by_handle.clear()
         self._wakes.clear()
-        return buried
 
     def engine_of(self, handle: Any) -> Engine:
         """Return the engine of a SessionDB's database in the current profile."""
@@ -116,6 +127,8 @@ class Host:
     def _forget(self) -> None:
         """In a forked child: the parent's threads, pipes and connections are not ours."""
         self._lock = threading.Lock()
+        self.guard = Guard()
+        self.patches.after_fork()
         self._engines.clear()
         self._by_handle.clear()
         self._wakes.clear()
@@ -229,6 +242,17 @@ class _Entry:
 
     def __init__(self, mapping: dict[str, Any]) -> None:
         object.__setattr__(self, "__dict__", mapping)
+
+
+def hermes_redactor(text: str) -> str:
+    """Return *text* without what Hermes's own redactor calls a secret; *text* without one."""
+    try:
+        redact = importlib.import_module("agent.redact").redact_sensitive_text
+    except (ImportError, AttributeError):
+        return text
+    known = inspect.signature(redact).parameters
+    wanted = {"force": True, "redact_url_credentials": True}
+    return str(redact(text, **{name: on for name, on in wanted.items() if name in known}))
 
 
 def _existing(folder: Path) -> Path | None:

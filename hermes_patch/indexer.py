@@ -12,10 +12,12 @@ import sqlite3
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from . import layout, spaces, store, vectors
 from . import text as texts
 from .config import Settings
+from .embedders import sending
 from .embedders.base import UNTRIED, Embedder, Item
 from .errors import BadResponse, EmbedderUnavailable
 from .spaces import Database
@@ -82,9 +84,12 @@ class Indexer:
     def space(self, conn: sqlite3.Connection) -> spaces.Space | None:
         """Return the space in use without asking the embedder, None before the first vector."""
         key = self.key()
-        if self._verified is not None and self._verified.settings_key == key:
-            return self._verified
-        self._verified = None  # the local model was replaced by its fallback
+        if self._verified is not None:
+            if self._verified.settings_key == key and spaces.has(conn, self._verified):
+                return self._verified
+            # The local model gave way to its fallback, or this is another database.
+            self._verified = None
+            self._stash.clear()
         found = spaces.find(conn, key)
         return found[0] if found else None
 
@@ -94,24 +99,27 @@ class Indexer:
         above: int = 0,
         below: int | None = None,
         since: float | None = None,
+        edited: bool = False,
         most: int = SCAN,
         beat: Callable[[], None] = lambda: None,
     ) -> BatchResult:
         """Embed the newest pending messages, at most one batch of texts.
 
         ``above`` and ``below`` bound message ids (exclusive), ``since`` their time, ``most``
-        the number of messages. ``beat`` is called between requests; what it raises ends the
-        call with nothing stored.
+        the number of messages; ``edited`` takes those marked as edited only. ``beat`` is
+        called between requests; what it raises ends the call with nothing stored.
 
         Raises:
             EmbedderError: no vectors could be had; nothing was recorded, all stays pending.
             sqlite3.Error: the database could not be read or written.
         """
-        plan, space = self._plan(above, below, since, most)
+        bounds: dict[str, Any] = {"above": above, "below": below, "since": since, "edited": edited}
+        bounds["limit"] = min(SCAN, most)
+        plan, space = self._plan(bounds)
         if plan.send and self._verified is None:
             verified = self._verified = spaces.verify(self._database, self._embedder, self.key())
             if space is None or verified.id != space.id:
-                plan, _ = self._plan(above, below, since, most)
+                plan, _ = self._plan(bounds)
             space = verified
         if not plan.rows:
             return BatchResult()
@@ -123,22 +131,11 @@ class Indexer:
             raise EmbedderUnavailable(failed[untried.pop()].reason.removeprefix(UNTRIED))
         return result
 
-    def _plan(
-        self, above: int, below: int | None, since: float | None, most: int
-    ) -> tuple[_Plan, spaces.Space | None]:
+    def _plan(self, bounds: dict[str, Any]) -> tuple[_Plan, spaces.Space | None]:
         with self._database.reader() as conn:
-            space = self.space(conn)
-            rows = store.pending(
-                conn,
-                layout.read(conn),
-                space.id if space else None,
-                self._settings.roles,
-                above=above,
-                below=below,
-                since=since,
-                limit=min(SCAN, most),
-                now=self._clock(),
-            )
+            space, roles = self.space(conn), self._settings.roles
+            space_id, now = (space.id if space else None), self._clock()
+            rows = store.pending(conn, layout.read(conn), space_id, roles, now=now, **bounds)
             worth = [row for row in rows if texts.is_embeddable(row.text)]
             known = self._known(conn, space, worth)
         return self._cut(rows, known), space
@@ -170,7 +167,7 @@ class Indexer:
                 if len(row.text) > 4 * size * self._settings.max_tokens:
                     huge = huge or row
                     continue
-                chunks = texts.chunks(row.text, self._settings.max_tokens)
+                chunks = sending.chunks(row.text, self._settings)
                 if send and count + len(chunks) > size:
                     break
                 send[row.text_hash] = chunks
@@ -178,7 +175,7 @@ class Indexer:
             taken.append(row)
         if huge is not None and not taken:
             taken = [huge]
-            send[huge.text_hash] = texts.chunks(huge.text, self._settings.max_tokens)
+            send[huge.text_hash] = sending.chunks(huge.text, self._settings)
         return _Plan(taken, nothing, known, send)
 
     def _embed(

@@ -164,7 +164,8 @@ def relaxed(
     kept: list[int] = []
     counted = []
     promising = _promising(found, postings.total(conn))
-    for message in rows.load(conn, promising, layout, filters):
+    # All are read before any is scored: in DELETE mode an append waits for a read under way.
+    for message in list(rows.load(conn, promising, layout, filters)):
         if not mentions(message, query.excluded):
             kept.append(message.id)
             counted.append(scorer.counts(fold(message.searchable)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -139,23 +140,13 @@ def _row(conn: Any, neighbour: nearest.Neighbour) -> dict[str, Any] | None:
 
 
 def _unembedded(engine: Engine, limit: int) -> list[dict[str, Any]]:
-    result: list[dict[str, Any]] = []
-    below: int | None = None
     with engine.reader() as conn:
         if not store.exists(conn):
             return []
-        space = engine.indexer.space(conn)
-        shape = layout.read(conn)
-        while len(result) < limit:
-            space_id = space.id if space else None
-            rows = store.pending(
-                conn, shape, space_id, engine.settings.roles, below=below, limit=limit
-            )
-            if not rows:
-                break
-            below = rows[-1].msg_id
-            result += [_pending_row(row) for row in rows if texts.is_embeddable(row.text)]
-    return result[:limit]
+        space, shape = engine.indexer.space(conn), layout.read(conn)
+        rows = store.walk_pending(conn, shape, space.id if space else None, engine.settings.roles)
+        worth = (_pending_row(row) for row in rows if texts.is_embeddable(row.text))
+        return list(itertools.islice(worth, max(0, limit)))
 
 
 def _pending_row(row: store.PendingMessage) -> dict[str, Any]:

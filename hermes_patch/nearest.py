@@ -20,6 +20,11 @@ from .layout import Filters, Layout
 SQLITE_VEC = "sqlite-vec"
 PURE_PYTHON = "python"
 
+SLICE = 1000
+"""How many vectors the Python tier reads at once."""
+LONGEST = 1.001
+"""More than the product of two unit vectors: from a row that is none, or holds Inf."""
+
 
 @dataclass(frozen=True)
 class Neighbour:
@@ -131,12 +136,17 @@ def _scan_sqlite_vec(
 def _scan_python(
     conn: sqlite3.Connection, joined: str, params: list[object], unit: list[float], floor: float
 ) -> Iterator[Neighbour]:
-    rows = conn.execute(
-        f"SELECT e.msg_id, m.session_id, e.chunk_start, e.chunk_end, e.embedding, e.text_hash "
-        f"{joined}",
-        params,
-    )
-    for msg_id, session_id, start, end, blob, text_hash in rows:
-        similarity = sum(map(mul, unit, vectors.unpack(blob)))
-        if similarity >= floor:
-            yield Neighbour(msg_id, session_id, start, end, similarity, text_hash)
+    # Read in slices, so that no read lock is held while Python computes: in DELETE mode an
+    # append would wait for it. The plus keeps SQLite from sorting all rows for every slice.
+    joined = joined.replace("e.space_id =", "+e.space_id =")
+    last = 0
+    while rows := conn.execute(
+        "SELECT e.id, e.embedding, e.msg_id, m.session_id, e.chunk_start, e.chunk_end, "
+        f"e.text_hash {joined} AND e.id > ? ORDER BY e.id LIMIT {SLICE}",
+        [*params, last],
+    ).fetchall():
+        last = rows[-1][0]
+        for _, blob, msg_id, session_id, start, end, text_hash in rows:
+            similarity = sum(map(mul, unit, vectors.unpack(blob)))
+            if floor <= similarity <= LONGEST:
+                yield Neighbour(msg_id, session_id, start, end, similarity, text_hash)

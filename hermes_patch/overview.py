@@ -4,102 +4,160 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 import time
+from contextlib import closing
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from . import config, layout, migrations, nearest, spaces, store
+from . import config, failures, layout, lease, migrations, nearest, spaces, store
+from . import text as texts
+from .child.engine import KINDS
 from .config import Settings
-from .deploy import describe_sending
+from .deploy import describe_sending, hermes
 from .engine import connect_readonly
 from .errors import ConfigError
+from .text import counted
 
-_TIERS = {nearest.PURE_PYTHON: "pure Python (this Python does not load sqlite-vec)"}
+_TIERS = {nearest.PURE_PYTHON: "pure Python (Hermes's Python does not load sqlite-vec)"}
+_COUNTED_EXACTLY = 200_000
+"""Up to so many messages without a vector are looked at one by one."""
 PLUGIN = Path("plugins") / "hermes_patch"
 
 
-def gather(home: Path) -> dict[str, Any]:
-    """Return the state of *home* as plain data: plugin, config, database, spaces, failures."""
-    result: dict[str, Any] = {"home": str(home), "plugin": _plugin(home)}
-    settings: Settings | None = None
-    try:
-        settings = config.load(home)
-        result["config"] = {
-            "provider": settings.provider,
-            "model": settings.model,
-            "min_similarity": settings.min_similarity,
-            "sending": describe_sending(settings),
-        }
-    except ConfigError as error:
-        result["config"] = {"error": str(error)}
+def gather(home: Path, hermes_python: Path | None = None) -> dict[str, Any]:
+    """Return the state of *home* as plain data: plugin, config, database, spaces, failures.
+
+    ``ok`` is False where something keeps recall from working.
+    """
+    plugin = _plugin(home)
+    result: dict[str, Any] = {"ok": False, "home": str(home), "plugin": plugin}
+    if not home.is_dir():
+        result["config"] = {"error": f"{home} does not exist"}
+        result["database"] = {"error": f"{home} does not exist; name the home with --hermes-home"}
+        return result
+    settings = _config(home, result)
     path = home / "state.db"
     if not path.is_file():
         result["database"] = {"error": f"{path} does not exist; Hermes makes it at its first start"}
+        result["ok"] = settings is not None
         return result
+    python = hermes_python or (Path(plugin["python"]) if plugin.get("python") else None)
     try:
-        conn = connect_readonly(path)
-        try:
-            result["database"] = _database(conn, home, settings)
-        finally:
-            conn.close()
+        with closing(connect_readonly(path, leave_no_trace=True)) as conn:
+            result["database"] = _database(conn, home, settings, python)
     except sqlite3.Error as error:
         result["database"] = {"error": f"{path} cannot be read: {error}"}
+    result["ok"] = settings is not None and "error" not in result["database"]
     return result
+
+
+def _config(home: Path, result: dict[str, Any]) -> Settings | None:
+    try:
+        settings = config.load(home)
+    except ConfigError as error:
+        result["config"] = {"error": str(error)}
+        return None
+    result["config"] = {
+        "provider": settings.provider,
+        "model": settings.model,
+        "min_similarity": settings.min_similarity,
+        "sending": describe_sending(settings),
+    }
+    vendor = home / PLUGIN / "vendor"
+    if settings.provider == "local" and vendor.is_dir() and not has_local_model(vendor):
+        result["config"]["warning"] = (
+            "the local model is not in the plugin folder; run hermes-patch apply"
+        )
+    return settings
+
+
+def has_local_model(vendor: Path) -> bool:
+    """Tell whether the plugin's folder of packages holds one of the local models."""
+    return any((vendor / kind.package).is_dir() for kind in KINDS.values())
 
 
 def _plugin(home: Path) -> dict[str, Any]:
     folder = home / PLUGIN
     try:
         record = json.loads((folder / "applied.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        python = record.get("hermes", {}).get("python")
+    except (OSError, ValueError, AttributeError):
         return {"applied": False, "folder": str(folder)}
     return {
         "applied": True,
         "folder": str(folder),
         "version": record.get("version"),
         "applied_at": record.get("applied_at"),
+        "python": python,
     }
 
 
-def _database(conn: sqlite3.Connection, home: Path, settings: Settings | None) -> dict[str, Any]:
+def _database(
+    conn: sqlite3.Connection, home: Path, settings: Settings | None, python: Path | None
+) -> dict[str, Any]:
     shape = layout.read(conn)
     result: dict[str, Any] = {
         "schema_version": shape.schema_version,
         "migrations": migrations.applied(conn),
         "bytes": (home / "state.db").stat().st_size,
-        "tier": _tier(conn, home, settings),
+        "tier": _tier(home, settings, python),
     }
     if not store.exists(conn):
         return {**result, "error": "our tables are missing; run hermes-patch apply"}
     current = _current(conn, settings)
-    roles = settings.roles if settings else config.DEFAULT_ROLES
-    coverage = store.coverage(conn, shape, current.id if current else None, roles)
     return {
         **result,
-        "coverage": {
-            "embeddable": coverage.embeddable,
-            "embedded": coverage.embedded,
-            "failed": coverage.failed,
-            "ratio": round(coverage.ratio, 4),
-        },
+        "coverage": _coverage(conn, shape, current, settings),
         "watermark": int(store.state(conn, "watermark") or 0),
         "spaces": [_space(conn, space, space == current) for space in spaces.find(conn)],
-        "indexing": store.lease_holder(conn, time.time()),
+        "indexing": lease.holder(conn, time.time()),
         "skipped": store.skip_reasons(conn, current.id) if current else {},
-        "failures": json.loads(store.state(conn, "failures") or "[]"),
+        "failures": [
+            {**asdict(failure), "remedy": failures.remedy(failure)}
+            for failure in failures.read(conn)
+        ],
     }
 
 
-def _tier(conn: sqlite3.Connection, home: Path, settings: Settings | None) -> str:
+def _coverage(
+    conn: sqlite3.Connection,
+    shape: layout.Layout,
+    current: spaces.Space | None,
+    settings: Settings | None,
+) -> dict[str, Any] | None:
+    """Count messages; None where the configuration does not say which ones count."""
+    if settings is None or not settings.enabled:
+        return None
+    space_id = current.id if current else None
+    rough = store.coverage(conn, shape, space_id, settings.roles)
+    embeddable = rough.embeddable
+    if embeddable - rough.embedded < _COUNTED_EXACTLY:
+        waiting = store.walk_pending(conn, shape, space_id, settings.roles)
+        embeddable -= sum(not texts.is_embeddable(row.text) for row in waiting)
+    exact = replace(rough, embeddable=embeddable)
+    return {
+        "embeddable": exact.embeddable,
+        "embedded": exact.embedded,
+        "failed": exact.failed,
+        "ratio": round(exact.ratio, 4),
+    }
+
+
+def _tier(home: Path, settings: Settings | None, python: Path | None) -> str:
+    """Return the tier that a search inside Hermes uses, asked of Hermes's own Python."""
     if settings is not None and settings.accelerate == "false":
         return nearest.PURE_PYTHON
-    vendor = home / PLUGIN / "vendor"
-    return nearest.accelerate(conn, nearest.find_library(vendor))
+    library = nearest.find_library(home / PLUGIN / "vendor")
+    python = python or Path(sys.executable)
+    found = library is not None and hermes.loads_extension(python, library)
+    return nearest.SQLITE_VEC if found else nearest.PURE_PYTHON
 
 
 def _current(conn: sqlite3.Connection, settings: Settings | None) -> spaces.Space | None:
     """Return the newest space of the configured model; the exact key needs the embedder."""
-    if settings is None:
+    if settings is None or not settings.enabled:
         return None
     provider, model = settings.provider, settings.model
     same = [s for s in spaces.find(conn) if s.provider == provider and s.model == model]
@@ -132,42 +190,66 @@ def lines(data: dict[str, Any]) -> list[str]:
         result.append(f"plugin    applied, version {plugin['version']}")
     else:
         result.append("plugin    not applied; run hermes-patch apply")
-    if "error" in settings:
-        result.append(f"config    {settings['error']}")
-    else:
-        floor = settings["min_similarity"]
-        result.append(f"model     {settings['model']} ({settings['provider']}), floor {floor:g}")
-        result.append(f"sends     {settings['sending']}")
+    result += _config_lines(settings)
     if "error" in database:
         return [*result, f"database  {database['error']}"]
     return result + _database_lines(database)
 
 
+def _config_lines(settings: dict[str, Any]) -> list[str]:
+    if "error" in settings:
+        return [f"config    {settings['error']}"]
+    result = []
+    if settings["provider"] != "off":
+        floor = settings["min_similarity"]
+        result.append(f"model     {settings['model']} ({settings['provider']}), floor {floor:g}")
+    result.append(f"sends     {settings['sending']}")
+    if "warning" in settings:
+        result.append(f"warning   {settings['warning']}")
+    return result
+
+
 def _database_lines(database: dict[str, Any]) -> list[str]:
-    covered = database["coverage"]
-    filled = round(20 * covered["ratio"])
-    bar = "█" * filled + "░" * (20 - filled)
-    counted = f"{covered['embedded']} of {covered['embeddable']} messages"
     result = [
-        f"coverage  {bar} {covered['ratio']:.1%}  {counted}",
+        _coverage_line(database["coverage"]),
         f"search    {_TIERS.get(database['tier'], database['tier'])}",
         f"schema    {database['schema_version']}, migrations {', '.join(database['migrations'])}",
     ]
     for space in database["spaces"]:
         mark = "in use" if space["current"] else "not in use"
-        size = space["bytes"] / 1e6
+        messages, vectors = (
+            counted(space["messages"], "message"),
+            counted(space["vectors"], "vector"),
+        )
         result.append(
             f"space     {space['model']}, {space['dims']} dimensions, {mark}: "
-            f"{space['messages']} messages, {space['vectors']} vectors, {size:.1f} MB"
+            f"{messages}, {vectors}, {space['bytes'] / 1e6:.1f} MB"
         )
     if database["indexing"]:
         result.append(f"indexing  now, by {database['indexing']}")
     for reason, count in database["skipped"].items():
-        result.append(f"failed    {count} messages: {reason}")
+        result.append(f"failed    {counted(count, 'message')}: {reason}")
     for failure in database["failures"]:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(failure["at"]))
-        result.append(
-            f"failure   {failure['kind']}, {failure['count']} times, last {when}: "
-            f"{failure['message']}"
-        )
+        result += _failure_lines(failure)
     return result
+
+
+def _coverage_line(covered: dict[str, Any] | None) -> str:
+    if covered is None:
+        return "coverage  unknown: the configuration names no model"
+    filled = round(20 * covered["ratio"])
+    bar = "█" * filled + "░" * (20 - filled)
+    of = f"{covered['embedded']} of {counted(covered['embeddable'], 'message')}"
+    return f"coverage  {bar} {covered['ratio']:.1%}  {of}"
+
+
+def _failure_lines(failure: dict[str, Any]) -> list[str]:
+    times = "once" if failure["count"] == 1 else f"{failure['count']} times, last"
+    what = f"{failure['kind']}, {times} {_clock(failure['at'])}: {failure['message']}"
+    if failure["over"] is not None:
+        return [f"past      {what} (worked again {_clock(failure['over'])})"]
+    return [f"failure   {what}", f"          → {failure['remedy']}"]
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))

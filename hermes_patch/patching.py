@@ -95,6 +95,10 @@ class PatchSet:
             self._slots = []
             return buried
 
+    def after_fork(self) -> None:
+        """In a forked child: another thread of the parent may have held the lock."""
+        self._lock = threading.RLock()
+
     def capabilities(self) -> Iterator[str]:
         """Yield the capabilities in place, each once."""
         yield from dict.fromkeys(slot.patch.capability for slot in self._slots)

@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import layout, query, search, store
+from .config import Settings
 from .engine import Engine, QueryVector, own_work
 from .guard import run_within
+from .rows import KEYS
 
 LEGS_SECONDS = 3.0
 """Budget of our legs and the fusion, on top of that of the query's vector."""
@@ -49,7 +51,7 @@ class Call:
 
     original: Callable[..., Rows]
     handle: Any
-    arguments: dict[str, Any]
+    arguments: dict[str, Any] = field(repr=False)
 
     @classmethod
     def bind(
@@ -101,17 +103,21 @@ class Call:
 def widen(engine: Engine, call: Call, rows: Rows) -> Rows:
     """Return the fused rows for *call*; the host's *rows* where we have nothing to add."""
     text = call.arguments.get("query")
-    if not isinstance(text, str) or not text.strip() or not _wanted(engine):
+    if not isinstance(text, str) or not text.strip():
+        return rows
+    # Whatever may wait, the first reading of the configuration included, has a time limit.
+    parsed, settings = run_within(
+        LEGS_SECONDS, lambda: (query.parse(text), engine.settings), "reading the settings"
+    )
+    if not _wanted(settings):
         return rows
     trace = tool_call.get()
-    parsed = query.parse(text)
     typing = parsed.is_prefix_search and trace is None
-    seconds = TYPING_SECONDS if typing else engine.settings.query_budget
+    seconds = TYPING_SECONDS if typing else settings.query_budget
     outcome, semantic = run_within(
         seconds + LEGS_SECONDS, lambda: _fuse(engine, call, rows, typing, seconds), "search"
     )
-    if not isinstance(outcome.rows, list):
-        raise TypeError("the fused rows are no list")
+    _check(outcome, semantic, _keys(rows, call))
     if trace is not None:
         for row in outcome.rows:
             if row.get("id") in outcome.found:
@@ -121,15 +127,35 @@ def widen(engine: Engine, call: Call, rows: Rows) -> Rows:
     return outcome.rows
 
 
-def _wanted(engine: Engine) -> bool:
+def _wanted(settings: Settings) -> bool:
     """False when no leg of ours may speak: provider off, or both weights zero."""
-    _, relaxed, vector = engine.settings.weights
-    return engine.settings.enabled and (relaxed > 0 or vector > 0)
+    _, relaxed, vector = settings.weights
+    return settings.enabled and (relaxed > 0 or vector > 0)
+
+
+def _keys(rows: Rows, call: Call) -> list[str]:
+    """Return the keys that every row of this call has: those of the host's own, if any."""
+    fields = call.arguments.get("fields")
+    asked = KEYS if fields is None else fields
+    return [key for key in KEYS if key in (rows[0] if rows else asked)]
+
+
+def _check(outcome: search.Outcome, semantic: Any, keys: list[str]) -> None:
+    """Raise TypeError or ValueError for anything the host or its tool could stumble over."""
+    if not isinstance(outcome.rows, list) or not isinstance(semantic, dict):
+        raise TypeError("the search gave something else than rows")
+    for row in outcome.rows:
+        if not isinstance(row, dict) or any(key not in row for key in keys):
+            raise TypeError("a fused row is no row of the host's")
+    for found in outcome.found.values():
+        if not math.isfinite(found.similarity or 0.0):
+            raise ValueError("a similarity is no number")
 
 
 def _fuse(
     engine: Engine, call: Call, rows: Rows, typing: bool, seconds: float
 ) -> tuple[search.Outcome, dict[str, Any]]:
+    engine.check_same_file(call.handle)
     request = call.request()
     plain = query.plain_text(request.query)
     host_alone = query.parse(request.query).is_host_alone
@@ -149,9 +175,15 @@ def _fuse(
             weights=engine.settings.weights,
             rrf_k=engine.settings.rrf_k,
         )
-        semantic = describe(engine, conn, answer.reason)
+        semantic = describe(engine, conn, answer.reason or _failed(outcome))
     engine.stale.update(outcome.stale)
     return outcome, semantic
+
+
+def _failed(outcome: search.Outcome) -> str:
+    """Return why the vector leg found nothing though there was a vector to ask with."""
+    status = outcome.legs.get("vector", search.OFF)
+    return "" if status in (search.OK, search.OFF) else f"the vector search {status}"
 
 
 def _vector_query(
@@ -211,7 +243,7 @@ def annotate(answer: str, trace: Trace) -> str:
             if found.similarity is not None:
                 result["similarity"] = round(found.similarity, 3)
     data["semantic"] = trace.semantic
-    return json.dumps(data, ensure_ascii=False)
+    return json.dumps(data, ensure_ascii=False, allow_nan=False)
 
 
 def _found(result: Any, trace: Trace) -> search.Found | None:

@@ -79,6 +79,15 @@ def find(conn: sqlite3.Connection, key: str | None = None) -> list[Space]:
     ]
 
 
+def has(conn: sqlite3.Connection, space: Space) -> bool:
+    """Tell whether this database knows *space* by the same id, settings and probe."""
+    row = conn.execute(
+        "SELECT settings_key, probe FROM embedding_spaces WHERE id = ?", (space.id,)
+    ).fetchone()
+    probe = None if space.probe is None else vectors.pack(space.probe)
+    return row is not None and tuple(row) == (space.settings_key, probe)
+
+
 def add_space(
     conn: sqlite3.Connection, key: str, description: Description, dims: int, probe: bytes | None
 ) -> int:

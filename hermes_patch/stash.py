@@ -51,6 +51,12 @@ class Stash:
                 self._drop(next(iter(self._kept)))
             return {h: self._kept[space_id, h][1] for h in hashes if (space_id, h) in self._kept}
 
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._kept.clear()
+            self._bytes = 0
+
     def _drop(self, key: tuple[int, str]) -> None:
         entry = self._kept.pop(key, None)
         if entry is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from . import text as texts
@@ -19,6 +19,8 @@ from .spaces import Space
 MAX_ATTEMPTS = 5
 NO_SPACE = 0
 """``space_id`` of a skip that holds in every space: the message has nothing to embed."""
+EDITED = "edited"
+"""``text_hash`` of the mark on a message whose text changed after it was embedded."""
 
 
 @dataclass(frozen=True)
@@ -93,18 +95,25 @@ def pending(
     above: int = 0,
     below: int | None = None,
     since: float | None = None,
+    edited: bool = False,
     limit: int = 100,
     now: float | None = None,
 ) -> list[PendingMessage]:
     """Return at most *limit* messages without a vector in the space, the newest first.
 
     ``above`` and ``below`` bound the message id (both exclusive), ``since`` the time of the
-    message in seconds since 1970. Nothing is remembered: pending is derived each time.
+    message in seconds since 1970; ``edited`` asks for those of :func:`mark_edited` only.
+    Pending is derived from the tables each time.
     """
     clauses, params = _pending_where(layout, roles)
     space = space_id or -1
     params += [space, space, time.time() if now is None else now, above]
     clauses.append("m.id > ?")
+    if edited:
+        clauses.append(
+            "m.id IN (SELECT msg_id FROM embedding_skips WHERE space_id = ? AND text_hash = ?)"
+        )
+        params += [NO_SPACE, EDITED]
     if below is not None:
         clauses.append("m.id < ?")
         params.append(below)
@@ -121,6 +130,24 @@ def pending(
         text = texts.message_text(content)
         result.append(PendingMessage(msg_id, session_id, role, text, texts.text_hash(text)))
     return result
+
+
+def walk_pending(
+    conn: sqlite3.Connection,
+    layout: Layout,
+    space_id: int | None,
+    roles: Sequence[str],
+    *,
+    since: float | None = None,
+) -> Iterator[PendingMessage]:
+    """Yield all pending messages, the newest first, those with nothing to embed included."""
+    below: int | None = None
+    while True:
+        rows = pending(conn, layout, space_id, roles, below=below, since=since, limit=500)
+        yield from rows
+        if not rows:
+            return
+        below = rows[-1].msg_id
 
 
 def known(
@@ -220,6 +247,15 @@ def forget(conn: sqlite3.Connection, msg_ids: Iterable[int]) -> None:
         conn.execute("DELETE FROM embedding_skips WHERE msg_id = ?", (msg_id,))
 
 
+def mark_edited(conn: sqlite3.Connection, msg_ids: Iterable[int]) -> None:
+    """Remember, beyond a kill, that these messages are to be embedded, history or not."""
+    conn.executemany(
+        "INSERT OR REPLACE INTO embedding_skips "
+        "SELECT id, ?, ?, 'the text changed', 0, 0.0 FROM messages WHERE id = ?",
+        [(NO_SPACE, EDITED, msg_id) for msg_id in msg_ids],
+    )
+
+
 def coverage(
     conn: sqlite3.Connection, layout: Layout, space_id: int | None, roles: Sequence[str]
 ) -> Coverage:
@@ -230,7 +266,7 @@ def coverage(
     total, nothing, failed, embedded = conn.execute(
         "SELECT count(*), coalesce(sum(none), 0), coalesce(sum(bad), 0), coalesce(sum(good), 0) "
         "FROM (SELECT EXISTS (SELECT 1 FROM embedding_skips k WHERE k.msg_id = m.id "
-        "AND k.space_id = 0) AS none, "
+        "AND k.space_id = 0 AND k.next_try IS NULL) AS none, "
         "EXISTS (SELECT 1 FROM embedding_skips k WHERE k.msg_id = m.id AND k.space_id = ?) AS bad, "
         "EXISTS (SELECT 1 FROM message_embeddings e WHERE e.msg_id = m.id AND e.space_id = ?) "
         f"AS good FROM messages m WHERE {visible})",
@@ -248,28 +284,6 @@ def state(conn: sqlite3.Connection, key: str) -> str | None:
 def set_state(conn: sqlite3.Connection, key: str, value: str) -> None:
     """Record a value under *key*."""
     conn.execute("INSERT OR REPLACE INTO embedding_state VALUES (?, ?)", (key, value))
-
-
-def acquire_lease(conn: sqlite3.Connection, owner: str, seconds: float, now: float) -> bool:
-    """Take or renew the right to index this database; False while another owner has it."""
-    cursor = conn.execute(
-        "INSERT INTO embedding_lease (id, owner, expires_at) VALUES (1, ?1, ?2) "
-        "ON CONFLICT (id) DO UPDATE SET owner = ?1, expires_at = ?2 "
-        "WHERE owner = ?1 OR expires_at <= ?3",
-        (owner, now + seconds, now),
-    )
-    return cursor.rowcount == 1
-
-
-def lease_holder(conn: sqlite3.Connection, now: float) -> str | None:
-    """Return who may index now, None when the lease is free."""
-    row = conn.execute("SELECT owner FROM embedding_lease WHERE expires_at > ?", (now,)).fetchone()
-    return None if row is None else str(row[0])
-
-
-def release_lease(conn: sqlite3.Connection, owner: str) -> None:
-    """Let go of the lease if *owner* has it."""
-    conn.execute("DELETE FROM embedding_lease WHERE owner = ?", (owner,))
 
 
 def skip_reasons(conn: sqlite3.Connection, space_id: int) -> dict[str, int]:

@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 JSON_PREFIX = "\x00json:"
 """What Hermes puts before content that is a list or a mapping (0.13 and later)."""
@@ -88,8 +89,8 @@ def is_embeddable(text: str) -> bool:
     without a word (blank, punctuation, emoji, digits only), single letters, and
     formalities such as "ok" or 继续.
     """
-    letters = _CONTENT.findall(text[:2000])
-    if len(letters) < 2 or (len(letters) < 3 and not _CJK.search(text)):
+    letters = len(list(islice(_CONTENT.finditer(text), 3)))
+    if letters < 2 or (letters < 3 and not _CJK.search(text)):
         return False
     if len(text) > 40:
         return True
@@ -181,3 +182,8 @@ def _hard_cuts(text: str, start: int, end: int, max_tokens: int) -> Iterator[tup
         tokens += cost
     if begin < end:
         yield begin, end, tokens
+
+
+def counted(count: int, noun: str) -> str:
+    """Return *count* with its noun, in the plural where that is right."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -3,26 +3,24 @@
 ``wake()`` is all that ever runs on a host's thread: it sets an event. The thread waits for
 quiet, takes the lease, lets the indexer work off what is pending above the watermark, and
 lets go. What is pending is derived from the tables, so messages of unpatched processes and
-of a killed predecessor are found the same way.
+of a killed predecessor are found the same way. With nothing new it looks for edits and
+deletions.
 """
 
 from __future__ import annotations
 
-import atexit
-import json
-import os
 import random
 import sqlite3
 import threading
 import time
-import uuid
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from . import layout, migrations, store
+from . import failures, layout, lease, migrations, store, sweep
 from .engine import Engine
-from .errors import EmbedderUnavailable, HostError
-from .guard import log
+from .errors import DatabaseReplaced, EmbedderUnavailable, HostError
+from .guard import Guard, log
+from .sweeper import Sweeper
 
 DEBOUNCE = 0.3
 LEASE_SECONDS = 30.0
@@ -36,7 +34,10 @@ PAUSE = 0.1
 class Worker:
     """Embeds what is new in one database. All times in seconds."""
 
-    def __init__(self, engine: Engine, applied_at: float | None = None) -> None:
+    def __init__(
+        self, engine: Engine, applied_at: float | None = None, guards: Sequence[Guard] = ()
+    ) -> None:
+        """``guards`` have failures to tell besides those of the engine's own guard."""
         self._engine = engine
         self._applied_at = applied_at
         self._event = threading.Event()
@@ -45,10 +46,11 @@ class Worker:
         self._thread: threading.Thread | None = None
         self._deadline: float | None = None
         self._failures = 0
-        self._seen = -1
+        self._seen: object = None
         self._renewed = 0.0
-        self._reported: list[dict[str, Any]] = []
-        self.owner = f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
+        self._reporter = failures.Reporter([engine.guard, *guards])
+        self._sweeper = Sweeper(engine)
+        self.owner = lease.new_owner()
         self.idle = threading.Event()
 
     def wake(self) -> None:
@@ -80,7 +82,7 @@ class Worker:
         wait: float | None = None
         while True:
             if not self._event.wait(wait):
-                self._seen = -1  # time for another try of what failed
+                self._seen = None  # time for another try of what failed
             if not self._stopping.is_set():
                 self._stopping.wait(DEBOUNCE)
             self._event.clear()
@@ -96,27 +98,25 @@ class Worker:
         guard = self._engine.guard
         try:
             wait = self._drain()
-        except (EmbedderUnavailable, sqlite3.OperationalError) as error:
+        except DatabaseReplaced as error:
             guard.note("realtime", error)
-            return self._backoff(getattr(error, "retry_after", None))
+            return None  # only a restart helps
         except HostError:
             return None  # nobody has the database open any more; the next start continues
         except Exception as error:
+            if self._stopping.is_set():
+                return None  # what was cut short is pending, and the next start continues
             guard.note("realtime", error)
-            return self._backoff(60.0)
+            busy = isinstance(error, EmbedderUnavailable | sqlite3.OperationalError)
+            return self._backoff(getattr(error, "retry_after", None) if busy else 60.0)
         self._failures = 0
         guard.succeeded("realtime")
         return wait
 
     def _report(self) -> None:
         """Leave our failures where ``hermes-patch status`` of another process finds them."""
-        found = [vars(failure) for failure in self._engine.guard.failures()]
-        if not found or found == self._reported:
-            return
         try:
-            text = json.dumps(found)
-            self._engine.write(lambda conn: store.set_state(conn, "failures", text))
-            self._reported = found
+            self._reporter.report(self._engine)
         except Exception as error:  # the database itself may be what failed
             log.debug("failures were not recorded: %s", type(error).__name__)
 
@@ -124,7 +124,7 @@ class Worker:
         first, most = BACKOFF
         pause = min(most, first * 2.0 ** min(self._failures, 10)) * random.uniform(0.8, 1.2)
         self._failures += 1
-        self._seen = -1
+        self._seen = None
         return max(pause, at_least or 0.0)
 
     def _drain(self) -> float | None:
@@ -133,38 +133,63 @@ class Worker:
             return None
         with engine.reader() as conn:
             ready = store.exists(conn) and store.state(conn, "watermark") is not None
-            newest = _newest(conn)
+            newest = (engine.identity(), _newest(conn))
         if not ready:
             engine.write(self._prepare)
-        elif engine.stale:
-            self._forget_stale()
-        elif newest == self._seen:
-            return None
+        elif newest == self._seen and not engine.stale:
+            return self._sweep()
         with engine.reader() as conn:
             mark = int(store.state(conn, "watermark") or 0)
-            if not self._anything(conn, mark):
+            if not engine.stale and not self._anything(conn, mark):
                 self._seen = newest
-                return _next_retry(conn)
-            holder = store.lease_holder(conn, time.time())
+                return _soonest(_next_retry(conn), self._sweep())
+        return self._with_lease(lambda: self._work_off(mark))
+
+    def _sweep(self) -> float | None:
+        """Look for edits and deletions when it is time; mend and embed what was found."""
+        found, wait = self._sweeper.look() if not self._stopping.is_set() else (None, None)
+        if not found:
+            return wait
+
+        def mend() -> None:
+            for part in sweep.batches(found):
+                self._engine.write(partial(sweep.mend, found=part))
+            self._embed(edited=True)
+
+        return self._with_lease(mend)
+
+    def _with_lease(self, work: Callable[[], None]) -> float:
+        engine = self._engine
+        with engine.reader() as conn:
+            holder = lease.holder(conn, time.time())
         if holder not in (None, self.owner) or not engine.write(self._lease):
+            self._seen = None
             return LEASE_POLL
         try:
-            self._work_off(mark)
+            work()
         finally:
-            engine.write(lambda conn: store.release_lease(conn, self.owner))
+            engine.write(lambda conn: lease.release(conn, self.owner))
         return 0.0 if self._stopping.is_set() else DEBOUNCE
 
-    def _forget_stale(self) -> None:
-        """Make messages pending again that a search found edited."""
-        edited = [self._engine.stale.pop() for _ in range(len(self._engine.stale))]
-        self._engine.write(lambda conn: store.forget(conn, edited))
-
     def _work_off(self, mark: int) -> None:
+        self._mend_what_searches_met()
+        self._embed(above=mark)
+        self._embed(edited=True)
+
+    def _mend_what_searches_met(self) -> None:
+        edited = {self._engine.stale.pop() for _ in range(len(self._engine.stale))}
+        if edited:
+            self._engine.write(lambda conn: sweep.mend(conn, sweep.Finding(edited)))
+
+    def _embed(self, above: int = 0, edited: bool = False) -> None:
         self._renewed = time.monotonic()
         pause = max(PAUSE, self._engine.settings.pause)
         while not self._out_of_time():
-            if self._engine.indexer.index_batch(above=mark, beat=self._beat).done:
+            batch = self._engine.indexer.index_batch(above=above, edited=edited, beat=self._beat)
+            if batch.done:
                 return
+            if batch.texts_sent and not (batch.stored or batch.skipped or batch.failed):
+                raise HostError("nothing could be stored: the messages are gone or changed")
             if not self._stopping.is_set():
                 self._stopping.wait(pause)
 
@@ -182,12 +207,15 @@ class Worker:
 
     def _anything(self, conn: sqlite3.Connection, mark: int) -> bool:
         space = self._engine.indexer.space(conn)
-        roles = self._engine.settings.roles
+        shape, roles = layout.read(conn), self._engine.settings.roles
         space_id = space.id if space else None
-        return bool(store.pending(conn, layout.read(conn), space_id, roles, above=mark, limit=1))
+        return bool(
+            store.pending(conn, shape, space_id, roles, above=mark, limit=1)
+            or store.pending(conn, shape, space_id, roles, edited=True, limit=1)
+        )
 
     def _lease(self, conn: sqlite3.Connection) -> bool:
-        return store.acquire_lease(conn, self.owner, LEASE_SECONDS, time.time())
+        return lease.acquire(conn, self.owner, LEASE_SECONDS, time.time())
 
     def _prepare(self, conn: sqlite3.Connection) -> None:
         migrations.apply(conn)
@@ -200,10 +228,12 @@ def _newest(conn: sqlite3.Connection) -> int:
 
 
 def _next_retry(conn: sqlite3.Connection) -> float | None:
-    row = conn.execute(
-        "SELECT min(next_try) FROM embedding_skips WHERE next_try IS NOT NULL"
-    ).fetchone()
+    row = conn.execute("SELECT min(next_try) FROM embedding_skips WHERE next_try > 0").fetchone()
     return None if row[0] is None else max(1.0, float(row[0]) - time.time())
+
+
+def _soonest(*waits: float | None) -> float | None:
+    return min((wait for wait in waits if wait is not None), default=None)
 
 
 class Registry:
@@ -213,7 +243,6 @@ class Registry:
         self._make = make
         self._workers: dict[int, Worker] = {}
         self._lock = threading.Lock()
-        atexit.register(self.stop)
 
     def of(self, engine: Engine) -> Worker:
         """Return the worker of *engine*, made when it is asked for first."""
@@ -229,7 +258,8 @@ class Registry:
         self._workers = {}
 
     def stop(self, flush: float = FLUSH_SECONDS) -> None:
-        """Stop all workers; bounded by *flush* seconds each."""
+        """Stop all workers; bounded by *flush* seconds in all."""
         workers, self._workers = list(self._workers.values()), {}
+        deadline = time.monotonic() + flush
         for worker in workers:
-            worker.stop(flush)
+            worker.stop(max(0.0, deadline - time.monotonic()))

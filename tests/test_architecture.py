@@ -17,10 +17,11 @@ LAYERS = [
     {"embedders"},  # with child, its other half: each names the other
     {"spaces", "units"},
     {"store", "rows", "postings", "migrations"},
-    {"stash", "legs", "fusion"},
+    {"stash", "legs", "fusion", "lease", "failures", "sweep"},
     {"indexer", "search"},
     {"engine"},
-    {"recall", "worker", "methods", "deploy"},
+    {"recall", "sweeper", "methods", "deploy"},
+    {"worker"},
     {"host", "overview", "backfill"},
     {"inside", "demo", "demo_steps"},
     {"cli", "plugin", "__init__"},

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import string
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hermes_patch import deploy, redaction
 from hermes_patch.redaction import MARK, redact
+from targets import Installed
 
 BODY = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
 KEY_BLOCK = "\n".join(
@@ -155,3 +160,52 @@ def test_a_line_of_a_megabyte_is_no_trap(unit: str) -> None:
     every_rule = " -----END PRIVATE KEY----- bearer authorization :// eyJ sk-"
     line = unit * (1_000_000 // len(unit)) + " ghp_abcdefghijklmnopqrstuvwxyz" + every_rule
     assert "ghp_abcdefghijklmnopqrstuvwxyz" not in redact(line)
+
+
+@pytest.fixture
+def second() -> Iterator[None]:
+    yield
+    redaction.use(None)
+
+
+def test_a_second_redactor_sees_the_text_after_ours(second: None) -> None:
+    seen = []
+
+    def hide(text: str) -> str:
+        seen.append(text)
+        return text.replace("internal-name", "***")
+
+    redaction.use(hide)
+    assert redaction.redact("password=hunter22 on internal-name") == "password=[redacted] on ***"
+    assert seen == ["password=[redacted] on internal-name"]
+
+
+@pytest.mark.parametrize("answer", [None, 7, ValueError("broken")])
+def test_a_second_redactor_that_fails_changes_nothing(second: None, answer: object) -> None:
+    def fail(text: str) -> str:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[return-value]
+
+    redaction.use(fail)
+    assert redaction.redact("password=hunter22 here") == "password=[redacted] here"
+
+
+def test_what_only_hermes_knows_as_a_secret_is_hidden_too(hermes: Installed, home: Path) -> None:
+    """Its key forms are more than ours, and it may have learned new ones since."""
+    secret = "fal_" + "4Zq81xWv0c7Yb2Nn5Mk9"
+    code = (
+        "import json, sys\n"
+        "from hermes_patch import redaction\n"
+        "from hermes_patch.host import hermes_redactor\n"
+        "text = sys.argv[1]\n"
+        "ours = redaction.redact(text)\n"
+        "redaction.use(hermes_redactor)\n"
+        "print(json.dumps([ours, redaction.redact(text), hermes_redactor('nothing secret')]))"
+    )
+    deploy.apply(home, hermes_python=hermes.python)
+    env = {"PYTHONPATH": str(home / "plugins" / "hermes_patch")}
+    text = f"use {secret} for the pictures"
+    ours, both, plain = hermes.run_json(code, text, home=home, env=env)
+    assert secret in ours and secret not in both, json.dumps([ours, both])
+    assert plain == "nothing secret"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fakes import CountingEmbedder, PlainDatabase
-from hermes_patch import store, worker
+from hermes_patch import lease, store, sweeper, worker
 from hermes_patch.config import Settings
 from hermes_patch.engine import Engine
 from hermes_patch.errors import EmbedderUnavailable
@@ -65,6 +65,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "PAUSE", 0.0)
     monkeypatch.setattr(worker, "LEASE_POLL", 0.05)
     monkeypatch.setattr(worker, "BACKOFF", (0.05, 0.2))
+    monkeypatch.setattr(sweeper, "RECENT_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -170,7 +171,7 @@ def test_two_workers_do_not_pay_twice(tmp_path: Path) -> None:
 def test_a_dead_owners_lease_is_taken_over(running: Running) -> None:
     running.settle()
     conn = running.database.conn
-    store.acquire_lease(conn, "killed", 0.2, time.time())
+    lease.acquire(conn, "killed", 0.2, time.time())
     new = running.database.message("the disk is full", at=100.0)
     running.settle()
     assert set(running.database.vectors()) == {new}

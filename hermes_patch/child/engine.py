@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import importlib.machinery
 import importlib.util
 import os
@@ -260,11 +259,5 @@ def _after_fork() -> None:
         engine.forget()
 
 
-def _at_exit() -> None:
-    for engine in list(_engines.values()):
-        engine.close()
-
-
-atexit.register(_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

@@ -32,7 +32,14 @@ print("\\n" + json.dumps({
     },
 }))
 """
+_LOAD = """
+import sqlite3, sys
+conn = sqlite3.connect(":memory:")
+conn.enable_load_extension(True)
+conn.load_extension(sys.argv[1])
+"""
 _PROBE_SECONDS = 30
+APPLIED = Path("plugins") / "hermes_patch" / "applied.json"
 _EXEC = re.compile(r"""exec'?\s+(?:"([^"`]+)"|'([^']+)'|([/$~][^\s"'`]+))""")
 _SCHEMA = re.compile(r"^SCHEMA_VERSION\b[^=\n]*=\s*(\d+)", re.MULTILINE)
 _METHODS = re.compile(r"^\s+def (?:store_embedding|search_by_vector)\b", re.MULTILINE)
@@ -96,7 +103,7 @@ def find_hermes_python(home: Path, explicit: Path | None = None) -> Found:
             f"--hermes-python {explicit}: {next(iter(tried.values()))}; "
             "name the Python that runs Hermes, such as ~/.hermes/hermes-agent/venv/bin/python"
         )
-    looked = "; ".join(f"{python} ({reason})" for python, reason in tried.items()) or "nothing"
+    looked = "; ".join(f"{python} ({reason})" for python, reason in tried.items()) or "no other"
     raise DeployError(
         f"Hermes was not found. Looked at this Python, `hermes` on PATH, {home}/hermes-agent and "
         f"~/.hermes/hermes-agent; tried {looked}. "
@@ -116,6 +123,9 @@ def _candidates(home: Path, explicit: Path | None) -> Iterator[tuple[Path, str]]
     if explicit is not None:
         yield explicit, "--hermes-python"
         return
+    recorded = _recorded(home)
+    if recorded is not None:
+        yield recorded, "the last apply"
     if importlib.util.find_spec("hermes_state") is not None:
         yield Path(sys.executable), "the running Python"
     script = shutil.which("hermes")
@@ -131,6 +141,31 @@ def _candidates(home: Path, explicit: Path | None) -> Iterator[tuple[Path, str]]
                 path = root / "hermes-agent" / venv / name
                 if path.exists():
                     yield path, f"{root}/hermes-agent"
+
+
+def _recorded(home: Path) -> Path | None:
+    """Return the Python of the last apply, where it still is."""
+    try:
+        record = json.loads((home / APPLIED).read_text(encoding="utf-8"))
+        python = Path(record["hermes"]["python"])
+        return python if python.is_file() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def loads_extension(python: Path, library: str) -> bool:
+    """Tell whether *python* can load a SQLite extension from a file."""
+    try:
+        done = subprocess.run(
+            [str(python), "-I", "-c", _LOAD, library],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def _pythons_of(script: Path, depth: int) -> Iterator[Path]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from ..errors import EmbedderError, EmbedderRefused, EmbedderUnavailable
 from .base import PROBE_TEXT, UNTRIED, Item
-from .protocol import Busy, Failed, Rejected, TimedOut
+from .protocol import Busy, Failed, Miscounted, Rejected, TimedOut
 
 MAX_BYTES = 1_000_000
 """Texts in one request, in bytes of UTF-8."""
@@ -120,7 +120,7 @@ class Run:
     def _piece(self, piece: list[int]) -> int:
         try:
             items = self._ask_patiently([self._texts[index] for index in piece])
-        except (Rejected, Failed) as error:
+        except (Rejected, Failed, Miscounted) as error:
             if len(piece) > 1:
                 return self._halves(piece, learn=isinstance(error, Rejected))
             self._blame(piece[0], error)
@@ -150,7 +150,7 @@ class Run:
             raise error
         return self._embed(piece)
 
-    def _blame(self, index: int, error: Rejected | Failed | TimedOut) -> None:
+    def _blame(self, index: int, error: EmbedderError) -> None:
         """Record that a text has no vector, once it is known not to be the server's fault."""
         if not self._was_healthy:
             try:

@@ -147,7 +147,7 @@ class OpenAIEmbedder:
         try:
             raws = protocol.embeddings(reply.body, len(texts))
         except BadResponse as error:
-            raise BadResponse(f"{host}: {error}") from None
+            raise type(error)(f"{host}: {error}") from None
         return self._checked([_vector_or_reason(raw) for raw in raws])
 
     def _post(self, form: Form, texts: list[str], timeout: float) -> Reply:

@@ -63,6 +63,10 @@ class TimedOut(EmbedderUnavailable):
     """The whole answer was not there in time."""
 
 
+class Miscounted(BadResponse):
+    """The answer holds more or fewer vectors than there were texts."""
+
+
 @dataclass(frozen=True)
 class Reply:
     """What came back: status, body, safe error codes and ``Retry-After`` in seconds."""
@@ -146,7 +150,7 @@ def embeddings(answer: bytes, count: int) -> list[Any]:
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise BadResponse("'data' in the answer is not a list of objects")
     if len(entries) != count:
-        raise BadResponse(f"expected {count} vectors, found {len(entries)}")
+        raise Miscounted(f"expected {count} vectors, found {len(entries)}")
     if all(entry.get("index") is None for entry in entries):
         return [entry.get("embedding") for entry in entries]
     placed: dict[int, Any] = {}
