@@ -280,6 +280,6 @@ def _expand(value: Any, lookup: Callable[[str], str | None]) -> Any:
 
 
 def hermes_home(explicit: str | os.PathLike[str] | None = None) -> Path:
-    """Return the Hermes home: *explicit*, else HERMES_HOME, else ~/.hermes."""
+    """Return the Hermes home, absolute: *explicit*, else HERMES_HOME, else ~/.hermes."""
     chosen = explicit or os.environ.get("HERMES_HOME", "").strip()
-    return Path(chosen).expanduser() if chosen else Path.home() / ".hermes"
+    return (Path(chosen).expanduser() if chosen else Path.home() / ".hermes").absolute()

@@ -229,7 +229,10 @@ class Indexer:
         jobs = [(row, ready[row.text_hash]) for row in plan.rows if row.text_hash in ready]
         for group in _groups(jobs):
             assert space is not None
-            stored += self._database.write(_put_all(space, group))
+            done = self._database.write(_put_all(space, group))
+            if done < len(group):  # written anew meanwhile: the same texts will come back
+                self._stash.keep({(space.id, row.text_hash): chunks for row, chunks in group})
+            stored += done
         nothing = [
             store.Skip(r.msg_id, r.text_hash, "nothing to embed", True) for r in plan.nothing
         ]

@@ -171,15 +171,20 @@ def known(
 def session_vectors(
     conn: sqlite3.Connection, session_id: str, limit: int
 ) -> dict[tuple[int, str], list[ChunkVector]]:
-    """Return a session's vectors by (space id, text hash), at most *limit* chunks."""
+    """Return a session's vectors by (space id, text hash), at most *limit* chunks.
+
+    Of a message that does not fit whole, nothing is returned.
+    """
     rows = conn.execute(
-        "SELECT space_id, text_hash, chunk, chunk_start, chunk_end, embedding "
+        "SELECT space_id, text_hash, msg_id, chunk, chunk_start, chunk_end, embedding "
         "FROM message_embeddings WHERE session_id = ? ORDER BY msg_id DESC, chunk LIMIT ?",
         (session_id, limit),
-    )
+    ).fetchall()
+    cut = rows[-1][2] if len(rows) == limit else None
     result: dict[tuple[int, str], dict[int, ChunkVector]] = {}
-    for space_id, text_hash, *chunk in rows:
-        result.setdefault((space_id, text_hash), {}).setdefault(chunk[0], ChunkVector(*chunk))
+    for space_id, text_hash, msg_id, *chunk in rows:
+        if msg_id != cut:
+            result.setdefault((space_id, text_hash), {}).setdefault(chunk[0], ChunkVector(*chunk))
     return {key: [chunks[n] for n in sorted(chunks)] for key, chunks in result.items()}
 
 

@@ -54,12 +54,20 @@ class Sweeper:
         self._engine = engine
         self._looked: float | None = None
 
+    @property
+    def is_due(self) -> bool:
+        """True when the last look is long enough ago."""
+        return self._wait() <= 0
+
+    def _wait(self) -> float:
+        if self._looked is None:
+            return 0.0
+        return self._looked + RECENT_SECONDS - time.monotonic()
+
     def look(self) -> tuple[sweep.Finding, float | None]:
         """Return what was found to mend, and when to look again by ourselves."""
-        if self._looked is not None:
-            wait = self._looked + RECENT_SECONDS - time.monotonic()
-            if wait > 0:
-                return sweep.Finding(), wait
+        if not self.is_due:
+            return sweep.Finding(), max(0.0, self._wait())
         position, now = None, time.time()
         with self._engine.reader() as conn:
             found = sweep.recent(conn, RECENT)

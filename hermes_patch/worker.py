@@ -18,7 +18,7 @@ from functools import partial
 
 from . import failures, layout, lease, migrations, store, sweep
 from .engine import Engine
-from .errors import DatabaseReplaced, EmbedderUnavailable, HostError
+from .errors import DatabaseReplaced, EmbedderUnavailable, HermesPatchError, HostError
 from .guard import Guard, log
 from .sweeper import Sweeper
 
@@ -136,7 +136,7 @@ class Worker:
             newest = (engine.identity(), _newest(conn))
         if not ready:
             engine.write(self._prepare)
-        elif newest == self._seen and not engine.stale:
+        elif newest == self._seen and not engine.stale and not self._sweeper.is_due:
             return self._sweep()
         with engine.reader() as conn:
             mark = int(store.state(conn, "watermark") or 0)
@@ -189,7 +189,7 @@ class Worker:
             if batch.done:
                 return
             if batch.texts_sent and not (batch.stored or batch.skipped or batch.failed):
-                raise HostError("nothing could be stored: the messages are gone or changed")
+                raise HermesPatchError("nothing could be stored: all messages are gone or changed")
             if not self._stopping.is_set():
                 self._stopping.wait(pause)
 

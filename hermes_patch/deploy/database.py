@@ -44,16 +44,26 @@ def schema(migrate: Migrate | None = None) -> Schema:
 
 def is_ready(path: Path) -> bool:
     """True when *path* is a database in which Hermes has made its messages."""
+    return _has_table(path, "messages")
+
+
+def is_migrated(path: Path) -> bool:
+    """True when *path* is a database with our tables."""
+    return _has_table(path, "message_embeddings")
+
+
+def count_messages(path: Path) -> int:
+    """Return how many messages *path* holds, of whatever role."""
+    return int(
+        _read(path, lambda conn: conn.execute("SELECT count(*) FROM messages").fetchone()[0])
+    )
+
+
+def _has_table(path: Path, name: str) -> bool:
     if not path.is_file() or path.stat().st_size == 0:
         return False
-    return bool(
-        _read(
-            path,
-            lambda conn: conn.execute(
-                "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'messages'"
-            ).fetchone(),
-        )
-    )
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+    return bool(_read(path, lambda conn: conn.execute(query, (name,)).fetchone()))
 
 
 def pending(path: Path, functions: Schema) -> list[str] | None:

@@ -290,8 +290,11 @@ def _say(run: _Run, takeover: str | None, ready: bool, changed: bool) -> None:
         run.notes.append("hermes_patch was in plugins.disabled; it was taken out of there.")
     if takeover:
         run.notes.append(takeover)
+    run.notes.append(describe_sending(run.settings))
+    count = database.count_messages(run.db) if ready else 0
     if not ready:
         run.notes.append(f"{run.db} holds no messages yet; our tables are made at Hermes's start.")
-    run.notes.append(describe_sending(run.settings))
+    elif run.previous is None and count and run.settings.enabled:
+        run.notes.append(f"Next: `hermes-patch backfill` for the history ({count} messages).")
     if changed and not run.dry_run:
         run.notes.append("Restart Hermes where it is running.")

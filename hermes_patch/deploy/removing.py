@@ -34,9 +34,11 @@ def revert(home: Path, *, purge: bool, hermes_python: Path | None) -> Report:
         steps = _take_back(home, record, edit, notes, purge=purge, version=version)
     if foreign:
         steps.insert(0, Step("plugin folder", str(target), "kept"))
+    if record is None and not foreign and not any(step.action == "removed" for step in steps):
+        notes.append("Nothing to take back: the plugin is not applied here.")
     if any(step.action in ("removed", "updated") for step in steps):
         notes.append("Restart Hermes where it is running.")
-    if not purge and database.is_ready(home / "state.db"):
+    if not purge and database.is_migrated(home / "state.db"):
         notes.append("What was embedded stays in state.db; `hermes-patch revert --purge` drops it.")
     return Report("revert", home, tuple(steps), tuple(notes))
 

@@ -49,7 +49,8 @@ def reexecute(words: list[str], home: Path, python: Path | None, *, replace: boo
         PYTHONPATH=os.pathsep.join(paths),
         PYTHONDONTWRITEBYTECODE="1",
     )
-    command = [str(found.python), "-m", "hermes_patch", *words]
+    # -P: a folder of our name in the working directory must not hide the plugin's.
+    command = [str(found.python), "-P", "-m", "hermes_patch", *words]
     if replace and os.name == "posix":
         sys.stdout.flush()
         sys.stderr.flush()
