@@ -63,6 +63,10 @@ class HomeDatabase:
             try:
                 return handle._execute_write(change)  # type: ignore[no-any-return]
             finally:
+                # Some releases truncate the WAL in close(), which makes all writers wait
+                # for whoever reads just now.
+                with contextlib.suppress(Exception):
+                    handle._conn.execute("PRAGMA busy_timeout = 0")
                 handle.close()
         finally:
             own_work.reset(token)
@@ -274,7 +278,9 @@ class Backfill:
                 holder = lease.holder(conn, time.time()) or ""
             if holder.startswith("backfill-"):
                 raise HermesPatchError(f"state.db: another backfill is running ({holder})")
-            if time.monotonic() > deadline or self._stop.is_set():
+            if self.is_stopping:
+                raise HermesPatchError(f"stopped while {holder} indexes; nothing was embedded")
+            if time.monotonic() > deadline:
                 raise HermesPatchError(
                     f"state.db: {holder} has been indexing this database for "
                     f"{LEASE_PATIENCE:.0f} s; let it finish or stop it, then run backfill again"
@@ -285,7 +291,8 @@ class Backfill:
 
     def _renew_lease(self) -> None:
         if time.monotonic() - self._leased > LEASE_SECONDS / 3:
-            self._database.write(self._lease)
+            if not self._database.write(self._lease):
+                raise HermesPatchError("state.db: another process took over meanwhile; run it again")
             self._leased = time.monotonic()
 
     def _lease(self, conn: sqlite3.Connection) -> bool:

@@ -50,9 +50,14 @@ def connect_readonly(
     if leave_no_trace and not any(Path(f"{path}{end}").exists() for end in ("-wal", "-journal")):
         uri += "&immutable=1"
     conn = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None)
+    conn.text_factory = _lenient  # one row that is not UTF-8 must not cost all others
     conn.execute("PRAGMA query_only = ON")
     conn.execute(f"PRAGMA mmap_size = {MMAP_BYTES}")
     return conn
+
+
+def _lenient(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
 
 
 class Engine:

@@ -6,10 +6,11 @@ a leg that fails or runs out of time costs its own hits only.
 
 from __future__ import annotations
 
+import re
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from . import nearest, postings, rows, units
 from . import text as texts
@@ -37,6 +38,8 @@ EXAMINED = 600
 SORTED_FLOOR = 0.08
 """Added to the floor of the vector leg when hits are ordered by time."""
 
+T = TypeVar("T", bound=Hashable)
+_DIGITS = re.compile(r"\d+")
 _LETTER = rf"[^\W_{CJK}]"
 
 
@@ -162,16 +165,17 @@ def relaxed(
     after NOT exclude. At most :data:`DEPTH`.
     """
     kept: list[int] = []
-    counted = []
+    counted, kin = [], {}
     promising = _promising(found, postings.total(conn))
     # All are read before any is scored: in DELETE mode an append waits for a read under way.
     for message in list(rows.load(conn, promising, layout, filters)):
         if not mentions(message, query.excluded):
             kept.append(message.id)
+            kin[message.id] = kin_of(message.text)
             counted.append(scorer.counts(fold(message.searchable)))
     scores = zip(scorer.scores(counted), kept, strict=True)
     passed = sorted((-s.relevance, -msg_id) for s, msg_id in scores if s.coverage >= gate)
-    return [-msg_id for _, msg_id in passed[:DEPTH]]
+    return _spread([-msg_id for _, msg_id in passed], kin.__getitem__)[:DEPTH]
 
 
 def _promising(found: Mapping[units.Unit, set[int]], total: int) -> list[int]:
@@ -216,12 +220,28 @@ def vector(
             conn, wanted.space_id, wanted.dims, wanted.vector, k, floor, filters, layout
         )
         distinct = list({n.text_hash: n for n in reversed(found)}.values())[::-1]
-        if len(found) < k or len(distinct) >= DEPTH or k > 16 * DEPTH:
+        if not distinct or distinct[0].similarity < (wanted.opening or floor):
+            return []
+        edited: list[int] = []
+        hits = _served(conn, layout, query, distinct, edited)
+        kin = {hit.message.id: kin_of(hit.message.text) for hit in hits}
+        if len(found) < k or len(set(kin.values())) >= DEPTH or k > 16 * DEPTH:
             break
         k *= 4
-    if not distinct or distinct[0].similarity < (wanted.opening or floor):
-        return []
-    return _served(conn, layout, query, distinct[:DEPTH], [] if stale is None else stale)
+    if stale is not None:
+        stale += edited
+    return _spread(hits, lambda hit: kin[hit.message.id])[:DEPTH]
+
+
+def kin_of(text: str) -> str:
+    """Return what *text* has in common with those that differ in numbers and dates only."""
+    return _DIGITS.sub("0", fold(text))
+
+
+def _spread(hits: Sequence[T], kin: Callable[[T], str]) -> list[T]:
+    """Put the first hit of each kin before the others, so that no repetition drowns the rest."""
+    first = list({kin(hit): hit for hit in reversed(hits)}.values())[::-1]
+    return list(dict.fromkeys([*first, *hits]))
 
 
 def _served(

@@ -196,7 +196,7 @@ def put(
     Returns False, and stores nothing, when the message is gone or its text has changed.
     """
     row = conn.execute(
-        "SELECT session_id, content FROM messages WHERE id = ?", (message.msg_id,)
+        "SELECT session_id, CAST(content AS BLOB) FROM messages WHERE id = ?", (message.msg_id,)
     ).fetchone()
     if row is None or texts.text_hash(texts.message_text(row[1])) != message.text_hash:
         return False

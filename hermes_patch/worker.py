@@ -90,7 +90,11 @@ class Worker:
             self._report()
             if self._stopping.is_set():
                 return
-            if wait is None and not self._event.is_set():
+            if wait is not None and self._failures:
+                # The breaker: what is written meanwhile waits with the rest.
+                self._stopping.wait(wait)
+                wait, self._seen = 0.0, None
+            elif wait is None and not self._event.is_set():
                 self.idle.set()
 
     def _attempt(self) -> float | None:
