@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from . import embedders, layout, nearest, spaces, store
+from . import embedders, layout, nearest, spaces, store, vectors
 from .config import Settings
 from .embedders import profiles
 from .embedders.base import Embedder
@@ -180,6 +180,10 @@ class Engine:
         token = own_work.set(True)
         try:
             return handle._execute_write(change)  # type: ignore[no-any-return]
+        except AttributeError:
+            if is_writable(handle):
+                raise
+            raise HostError("the SessionDB was closed meanwhile") from None
         finally:
             own_work.reset(token)
 
@@ -219,7 +223,7 @@ class Engine:
         return QueryVector(vector, space, "")
 
     def _embed_query(self, key: tuple[int, str], text: str, seconds: float) -> Sequence[float]:
-        vector = self.embedder.embed_query(text, seconds)
+        vector = vectors.normalise(self.embedder.embed_query(text, seconds))
         # The cache is filled here, in our thread: an answer that comes too late for this
         # search serves the next one.
         self.cache.put(key, vector)

@@ -17,16 +17,22 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from . import config, methods, recall, redaction, store
 from .engine import Engine, connect_readonly, own_work
-from .guard import Guard
+from .guard import Guard, run_within
 from .patching import Patch, PatchSet, Refusal
 from .worker import Registry, Worker
 
+T = TypeVar("T")
+
 REPLACING = ("replace_messages", "clear_messages")
 CARRY_CHUNKS = 4000
+CARRY_SECONDS = 0.25
+"""Most that a replacement of a transcript waits for us."""
+PREPARE_SECONDS = 1.0
+"""Most that the first call of a process waits until our side of its database is made."""
 DESCRIPTION_NOTE = (
     " Semantic recall is on: ask in plain language, in any wording, in Chinese or English; a "
     "past conversation is found by its meaning too, so the words need not match. Each result "
@@ -85,7 +91,7 @@ class Host:
         """Stop the workers, which may still embed, and only then close their embedders."""
         self.workers.stop()
         for engine in list(self._engines.values()):
-            engine.close()
+            self.guard.run("close", engine.close, None)
         self._engines.clear()
         self._by_handle.clear()
         self._wakes.clear()
@@ -110,11 +116,6 @@ class Host:
                     path, config.load_inside_hermes, owned=owned, vendor=self._vendor
                 )
             return self._engines[key]
-
-    def _guard_of(self, handle: Any) -> Guard:
-        """The engine's guard, whose failures reach ``status``; ours before there is one."""
-        engine = self._by_handle.get(handle)
-        return self.guard if engine is None else engine.guard
 
     def _applied_at(self) -> float:
         """When this home was patched, in seconds since 1970: older messages are history."""
@@ -170,13 +171,11 @@ class Host:
             rows = original(handle, *args, **kwargs)
             if not self.patches.active or own_work.get() or not isinstance(rows, list):
                 return rows
-            return self._guard_of(handle).run(
-                "search",
-                lambda: recall.widen(
-                    self.engine_of(handle), recall.Call.bind(original, handle, args, kwargs), rows
-                ),
-                rows,
-            )
+            engine = self._prepared(handle)
+            if engine is None:
+                return rows
+            call = functools.partial(recall.Call.bind, original, handle, args, kwargs)
+            return engine.guard.run("search", lambda: recall.widen(engine, call(), rows), rows)
 
         return search_messages
 
@@ -203,14 +202,24 @@ class Host:
         def writing(handle: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(handle, *args, **kwargs)
             if self.patches.active and not own_work.get():
-                try:
-                    wake = self._wakes.get(handle) or self._wake_of(handle)
-                    wake()
-                except Exception as error:
-                    self.guard.note("wake", error)
+                wake = self._wakes.get(handle) or self._bounded(
+                    "wake", PREPARE_SECONDS, lambda: self._wake_of(handle)
+                )
+                if wake is not None:
+                    self.guard.run("wake", wake, None)
             return result
 
         return writing
+
+    def _prepared(self, handle: Any) -> Engine | None:
+        engine = self._by_handle.get(handle) or self._bounded(
+            "prepare", PREPARE_SECONDS, lambda: self.engine_of(handle)
+        )
+        return engine if isinstance(engine, Engine) else None
+
+    def _bounded(self, seam: str, seconds: float, work: Callable[[], T]) -> T | None:
+        """Return ``work()``, None when it fails or takes longer than *seconds*."""
+        return self.guard.run(seam, lambda: run_within(seconds, work, seam), None)
 
     def _wake_of(self, handle: Any) -> Callable[[], None]:
         wake = self._wakes[handle] = self.workers.of(self.engine_of(handle)).wake
@@ -221,7 +230,7 @@ class Host:
         def replacing(handle: Any, *args: Any, **kwargs: Any) -> Any:
             if self.patches.active:
                 session_id = kwargs.get("session_id", args[0] if args else None)
-                self.guard.run("carry", lambda: self._carry(handle, session_id), None)
+                self._bounded("carry", CARRY_SECONDS, lambda: self._carry(handle, session_id))
             return original(handle, *args, **kwargs)
 
         return replacing

@@ -106,10 +106,10 @@ def _database(
     }
     if not store.exists(conn):
         return {**result, "error": "our tables are missing; run hermes-patch apply"}
-    current = _current(conn, settings)
+    current = current_space(conn, settings)
     return {
         **result,
-        "coverage": _coverage(conn, shape, current, settings),
+        "coverage": coverage(conn, shape, current, settings),
         "watermark": int(store.state(conn, "watermark") or 0),
         "spaces": [_space(conn, space, space == current) for space in spaces.find(conn)],
         "indexing": lease.holder(conn, time.time()),
@@ -121,7 +121,7 @@ def _database(
     }
 
 
-def _coverage(
+def coverage(
     conn: sqlite3.Connection,
     shape: layout.Layout,
     current: spaces.Space | None,
@@ -155,7 +155,7 @@ def _tier(home: Path, settings: Settings | None, python: Path | None) -> str:
     return nearest.SQLITE_VEC if found else nearest.PURE_PYTHON
 
 
-def _current(conn: sqlite3.Connection, settings: Settings | None) -> spaces.Space | None:
+def current_space(conn: sqlite3.Connection, settings: Settings | None) -> spaces.Space | None:
     """Return the newest space of the configured model; the exact key needs the embedder."""
     if settings is None or not settings.enabled:
         return None

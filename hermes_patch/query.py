@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .stopwords import CHINESE_PARTICLES, CHINESE_WORDS, ENGLISH
 
@@ -56,10 +56,10 @@ class Query:
     URLs, hashes and numbers. ``is_prefix_search``: some word ends in ``*``.
     """
 
-    terms: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    runs: tuple[str, ...] = ()
-    excluded: tuple[str, ...] = ()
+    terms: tuple[str, ...] = field(default=(), repr=False)
+    words: tuple[str, ...] = field(default=(), repr=False)
+    runs: tuple[str, ...] = field(default=(), repr=False)
+    excluded: tuple[str, ...] = field(default=(), repr=False)
     is_exact: bool = False
     has_operators: bool = False
     keyword_only: bool = False
@@ -105,7 +105,7 @@ _ACCENTED = re.compile("[\u00c0-\u024f\u1e00-\u1eff\uff10-\uff5a]")
 
 @dataclass(frozen=True)
 class _Token:
-    text: str
+    text: str = field(repr=False)
     quoted: bool = False
     excluded: bool = False
     operator: bool = False

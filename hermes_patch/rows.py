@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import text as texts
@@ -39,8 +39,8 @@ class Message:
     id: int
     session_id: str
     role: str
-    text: str
-    tools: str
+    text: str = field(repr=False)
+    tools: str = field(repr=False)
     timestamp: float
     tool_name: str | None
     source: str

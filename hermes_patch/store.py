@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from . import text as texts
 from .layout import Filters, Layout
@@ -30,7 +30,7 @@ class PendingMessage:
     msg_id: int
     session_id: str
     role: str
-    text: str
+    text: str = field(repr=False)
     text_hash: str
 
 

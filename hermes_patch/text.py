@@ -11,7 +11,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 JSON_PREFIX = "\x00json:"
@@ -39,7 +39,7 @@ class Chunk:
 
     start: int
     end: int
-    text: str
+    text: str = field(repr=False)
 
 
 def message_text(content: object) -> str:

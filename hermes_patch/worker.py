@@ -27,6 +27,8 @@ LEASE_SECONDS = 30.0
 LEASE_POLL = 2.0
 BACKOFF = (2.0, 300.0)
 FLUSH_SECONDS = 2.0
+BROKEN_SECONDS = 60.0
+"""Pause after an error that is not supposed to happen."""
 PAUSE = 0.1
 """Least pause between two batches: SQLite's write lock is not fair to other writers."""
 
@@ -55,7 +57,7 @@ class Worker:
 
     def wake(self) -> None:
         """Say that something may have been written. Never blocks, never raises."""
-        if not self._event.is_set():
+        if not self._event.is_set() or self._thread is None:
             self.idle.clear()
             self._event.set()
             if self._thread is None:
@@ -73,29 +75,37 @@ class Worker:
     def _start(self) -> None:
         with self._lock:
             if self._thread is None and not self._stopping.is_set():
-                self._thread = threading.Thread(
-                    target=self._run, name="hermes-patch worker", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="hermes-patch worker", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def _run(self) -> None:
         wait: float | None = None
-        while True:
-            if not self._event.wait(wait):
-                self._seen = None  # time for another try of what failed
-            if not self._stopping.is_set():
-                self._stopping.wait(DEBOUNCE)
-            self._event.clear()
-            wait = self._attempt()
-            self._report()
-            if self._stopping.is_set():
-                return
-            if wait is not None and self._failures:
-                # The breaker: what is written meanwhile waits with the rest.
-                self._stopping.wait(wait)
-                wait, self._seen = 0.0, None
-            elif wait is None and not self._event.is_set():
-                self.idle.set()
+        while not self._stopping.is_set() or self._event.is_set():
+            try:
+                wait = self._turn(wait)
+            except BaseException as error:  # this thread is the only one there will be
+                self._engine.guard.note("realtime", error)
+                self._stopping.wait(BROKEN_SECONDS)
+                wait = 0.0
+
+    def _turn(self, wait: float | None) -> float | None:
+        """Wait for work and do it; returns how long to wait for the next."""
+        if not self._event.wait(wait):
+            self._seen = None  # time for another try of what failed
+        if not self._stopping.is_set():
+            self._stopping.wait(DEBOUNCE)
+        self._event.clear()
+        wait = self._attempt()
+        self._report()
+        if wait is not None and self._failures:
+            # The breaker: what is written meanwhile waits with the rest.
+            self._stopping.wait(wait)
+            self._seen = None
+            return 0.0
+        if wait is None and not self._event.is_set():
+            self.idle.set()
+        return wait
 
     def _attempt(self) -> float | None:
         """Do what is pending; return when to look again by ourselves, None for "when woken"."""

@@ -1,4 +1,7 @@
-"""Fixtures shared by all tests: a real Hermes, and an empty home for it."""
+"""Fixtures shared by all tests: a real Hermes, and an empty home for it.
+
+Over the whole run it is watched that no canary is shown; see ``canaries``.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import canaries
 import targets
 
 _PARAMS = [pytest.param(target, id=target.name) for target in targets.CI] + [
@@ -40,3 +44,24 @@ def home(tmp_path: Path) -> Path:
     folder = tmp_path / "home"
     folder.mkdir()
     return folder
+
+
+def pytest_sessionstart() -> None:
+    """Begin to watch for canaries."""
+    canaries.watch.start()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run if a canary was shown anywhere."""
+    canaries.watch.stop()
+    if canaries.watch.found and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which canary was seen where."""
+    if canaries.watch.found:
+        terminalreporter.section("a key or a text was shown", red=True, bold=True)
+        for line in canaries.watch.found:
+            terminalreporter.line(line, red=True)

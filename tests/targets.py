@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import canaries
+
 # What importing hermes_state, model_tools and the session_search tool takes, over all targets.
 _SHARED = (
     "httpx",
@@ -77,6 +79,15 @@ MATRIX = (
 )
 
 
+class _Watched(subprocess.Popen[str]):
+    """A process whose errors are searched for canaries."""
+
+    def communicate(self, *args: Any, **kwargs: Any) -> tuple[str, str]:
+        found = super().communicate(*args, **kwargs)
+        canaries.watch.process(f"errors of process {self.pid}", found[1] or "")
+        return found
+
+
 @dataclass(frozen=True)
 class Installed:
     """A target with its interpreter; ``site`` is the folder Hermes's modules are in."""
@@ -104,6 +115,7 @@ class Installed:
             "HERMES_DISABLE_LAZY_INSTALLS": "1",
             "PYTHONIOENCODING": "utf-8",
         }
+        canaries.watch.expect(home)
         return {**kept, **ours, **(env or {})}
 
     def command(self, code: str | Path, *args: object) -> list[str]:
@@ -116,7 +128,7 @@ class Installed:
     ) -> subprocess.Popen[str]:
         """Start a new process of this Hermes, its output and errors on pipes."""
         environment = self.environment(home, env)
-        return subprocess.Popen(
+        return _Watched(
             self.command(code, *args),
             env=environment,
             cwd=environment["HOME"],
@@ -153,6 +165,7 @@ class Installed:
             encoding="utf-8",
             timeout=timeout,
         )
+        canaries.watch.process(f"errors of a process of {self.target.name}", done.stderr)
         if check and done.returncode != 0:
             raise AssertionError(
                 f"{self.target.name}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"

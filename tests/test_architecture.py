@@ -23,7 +23,7 @@ LAYERS = [
     {"recall", "sweeper", "methods", "deploy"},
     {"worker"},
     {"host", "overview", "backfill"},
-    {"inside", "demo", "demo_steps"},
+    {"inside", "doctor", "demo", "demo_steps"},
     {"cli", "plugin", "__init__"},
     {"__main__"},
 ]

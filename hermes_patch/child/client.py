@@ -65,11 +65,11 @@ class Request:
 
     priority: int
     serial: int
-    header: wire.Header = field(compare=False)
+    header: wire.Header = field(compare=False, repr=False)
     limit: float = field(compare=False)
     """Seconds the child may work on it before it counts as hung."""
     started: float | None = field(default=None, compare=False)
-    reply: tuple[wire.Header, bytes] | None = field(default=None, compare=False)
+    reply: tuple[wire.Header, bytes] | None = field(default=None, compare=False, repr=False)
     ended: ChildEnded | None = field(default=None, compare=False)
     unwanted: bool = field(default=False, compare=False)
     done: threading.Event = field(default_factory=threading.Event, compare=False)

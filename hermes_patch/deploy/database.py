@@ -103,6 +103,17 @@ def purge(path: Path, host_schema_version: int | None) -> list[str]:
     return _write(path, lambda conn: migrations.purge(conn, host_schema_version))
 
 
+def change(path: Path, work: Callable[[sqlite3.Connection], _T]) -> _T:
+    """Run *work* in one transaction; raises DeployError when *path* stays locked."""
+
+    def whole(conn: sqlite3.Connection) -> _T:
+        conn.execute("BEGIN IMMEDIATE")
+        with conn:
+            return work(conn)
+
+    return _write(path, whole)
+
+
 def _read(path: Path, look: Callable[[sqlite3.Connection], _T]) -> _T:
     # Without these files nobody writes; immutable then keeps SQLite from making a -shm file.
     busy = any(path.with_name(path.name + end).exists() for end in ("-wal", "-journal"))

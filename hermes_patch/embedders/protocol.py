@@ -172,8 +172,8 @@ def unit_vector(raw: Any) -> list[float]:
     """
     if isinstance(raw, str):
         try:
-            raw = vectors.unpack(base64.b64decode(raw, validate=True))
-        except binascii.Error:
+            raw = vectors.unpack(base64.b64decode(raw.encode("ascii"), validate=True))
+        except (binascii.Error, UnicodeEncodeError):
             raise VectorError("vector is neither a list of numbers nor base64") from None
     elif not isinstance(raw, list):
         raise VectorError("no vector in the answer")
