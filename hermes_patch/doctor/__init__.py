@@ -62,6 +62,8 @@ class Report:
 def run(home: Path, *, fix: bool = False, hermes_python: Path | None = None) -> Report:
     """Examine *home*; with *fix*, mend what can be mended and look again."""
     patient = Patient(home, hermes_python)
+    if not home.is_dir():
+        return Report(home, tuple(places.home(patient)))
     checks: list[Check] = []
     for checking in (*places.CHECKS, *database.CHECKS, *server.CHECKS):
         checks += _examined(checking, patient, fix)

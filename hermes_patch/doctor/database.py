@@ -32,8 +32,7 @@ def file(patient: Patient) -> Iterator[Check]:
         yield Check("database", WARNING, f"{path} holds no messages yet", "start Hermes once")
         return
     with closing(connect_readonly(path, leave_no_trace=True)) as conn:
-        mode = conn.execute("PRAGMA journal_mode").fetchone()[0]
-        yield Check("database", OK, f"{path.stat().st_size / 1e6:.1f} MB, journal mode {mode}")
+        yield Check("database", OK, f"{path}, {path.stat().st_size / 1e6:.1f} MB")
         yield _damage(conn, path.stat().st_size)
         yield _triggers(conn)
 
