@@ -292,7 +292,7 @@ class Backfill:
     def _renew_lease(self) -> None:
         if time.monotonic() - self._leased > LEASE_SECONDS / 3:
             if not self._database.write(self._lease):
-                raise HermesPatchError("state.db: another process took over meanwhile; run it again")
+                raise HermesPatchError("state.db: another process took over; run it again")
             self._leased = time.monotonic()
 
     def _lease(self, conn: sqlite3.Connection) -> bool:
