@@ -7,6 +7,7 @@
     │   └── DatabaseReplaced  another file took the place of the one Hermes has open
     ├── SchemaError           a table of ours has another shape than expected
     ├── VectorError           a vector is empty, not finite, zero or of another length
+    ├── LegFailed             one part of a search failed; the others answered
     ├── BudgetExceeded        work was given up because its time was over
     └── EmbedderError         no vectors could be had
         ├── EmbedderUnavailable   down, unreachable, timed out, rate limited: try later
@@ -47,6 +48,10 @@ class SchemaError(HermesPatchError):
 
 class VectorError(HermesPatchError, ValueError):
     """A vector that cannot be stored or compared."""
+
+
+class LegFailed(HermesPatchError):
+    """One leg of a search failed; what the others found was returned."""
 
 
 class BudgetExceeded(HermesPatchError):

@@ -23,6 +23,7 @@ _REMEDIES = {
     "BudgetExceeded": "the embedder is slow; a larger queryBudget waits longer",
     "OperationalError": "the database was busy, full or read-only; run `hermes-patch doctor`",
     "DatabaseError": "run `hermes-patch doctor`; it checks the database",
+    "LegFailed": "run `hermes-patch doctor`; it checks the tables that are searched",
     "SchemaError": "run `hermes-patch doctor`; it names the table",
     "HostError": "restart Hermes; run `hermes-patch apply` after an update of Hermes",
 }

@@ -18,6 +18,7 @@ from typing import Any
 from . import layout, query, search, store
 from .config import Settings
 from .engine import Engine, QueryVector, own_work
+from .errors import LegFailed
 from .guard import run_within
 from .rows import KEYS
 
@@ -177,7 +178,18 @@ def _fuse(
         )
         semantic = describe(engine, conn, answer.reason or _failed(outcome))
     engine.stale.update(outcome.stale)
+    _tell(engine, outcome)
     return outcome, semantic
+
+
+def _tell(engine: Engine, outcome: search.Outcome) -> None:
+    """Let ``status`` know how the legs went."""
+    for leg in ("relaxed", "vector"):
+        status = outcome.legs.get(leg, search.OFF)
+        if status == search.OK:
+            engine.guard.succeeded(f"{leg} leg")
+        elif status != search.OFF:
+            engine.guard.note(f"{leg} leg", LegFailed(f"the {leg} leg {status}"))
 
 
 def _failed(outcome: search.Outcome) -> str:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
-from hermes_patch import recall
+from hermes_patch import recall, search
+from hermes_patch.config import Settings
+from hermes_patch.engine import Engine
 from hermes_patch.recall import Trace
 from hermes_patch.search import Found
 
@@ -42,3 +45,15 @@ def test_summarising_versions_are_annotated_by_session() -> None:
 @pytest.mark.parametrize("answer", ['{"error": "no database"}', '{"results": null}', "[1, 2]"])
 def test_an_answer_without_results_stays_as_it_is(answer: str) -> None:
     assert recall.annotate(answer, trace()) == answer
+
+
+def test_a_leg_that_fails_is_told_and_over_once_it_works_again(tmp_path: Path) -> None:
+    engine = Engine(tmp_path / "state.db", Settings, owned=True)
+    broken = search.Outcome([], {}, {"relaxed": search.OK, "vector": "failed (DatabaseError)"})
+    recall._tell(engine, broken)
+    recall._tell(engine, broken)
+    [failure] = engine.guard.failures()
+    assert (failure.kind, failure.count, failure.over) == ("vector leg: LegFailed", 2, None)
+    assert failure.message == "the vector leg failed (DatabaseError)"
+    recall._tell(engine, search.Outcome([], {}, {"relaxed": search.OFF, "vector": search.OK}))
+    assert engine.guard.failures()[0].over is not None
