@@ -9,6 +9,7 @@ import argparse
 import json
 import logging
 import os
+import sqlite3
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 from . import config
 from ._version import __version__
 from .errors import HermesPatchError
+from .guard import explain
 
 
 def parser() -> argparse.ArgumentParser:
@@ -85,6 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except HermesPatchError as error:
         return _fail(args, str(error))
+    except sqlite3.Error as error:
+        return _fail(args, f"state.db: {explain(error)}; `hermes-patch doctor` looks closer")
     except KeyboardInterrupt:
         return _fail(args, "interrupted")
     except BrokenPipeError:  # whoever read our output has enough

@@ -228,12 +228,25 @@ def load(home: Path) -> Settings:
 
 
 def load_inside_hermes() -> Settings:
-    """Read the settings of the current profile through Hermes's own loader."""
+    """Read the settings of the current profile through Hermes's own loader.
+
+    The profile's own .env comes before the environment, which holds that of the profile the
+    process was started with: its keys are not for another profile's server.
+    """
     from hermes_cli import config as hermes_config  # type: ignore[import-not-found]
 
-    reader = getattr(hermes_config, "load_config_readonly", hermes_config.load_config)
-    lookup = getattr(hermes_config, "get_env_value", os.environ.get)
-    return parse(_expand(block_of(reader()), lookup))
+    names = ("read_raw_config", "load_config_readonly", "load_config")
+    readers = [getattr(hermes_config, name, None) for name in names]
+    block = next((found for read in readers if read and (found := block_of(read()))), None)
+    return parse(_expand(block, _profile_value(hermes_config)))
+
+
+def _profile_value(hermes_config: Any) -> Callable[[str], str | None]:
+    own = hermes_config.load_env() if hasattr(hermes_config, "load_env") else {}
+    lookup = getattr(hermes_config, "get_env_value_prefer_dotenv", None) or getattr(
+        hermes_config, "get_env_value", os.environ.get
+    )
+    return lambda name: own.get(name) or lookup(name)
 
 
 def read_yaml(path: Path) -> Any:
@@ -255,7 +268,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def read_dotenv(path: Path) -> Callable[[str], str | None]:
-    """Return a lookup that asks the environment first and the file *path* second."""
+    """Return a lookup that asks the file *path* first and the environment second, as Hermes."""
     pairs: dict[str, str] = {}
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
@@ -266,7 +279,7 @@ def read_dotenv(path: Path) -> Callable[[str], str | None]:
         if sign and not name.startswith("#"):
             found = _DOTENV_VALUE.fullmatch(value.strip())
             pairs[name.strip()] = (found[2] or found[3] or "") if found else ""
-    return lambda name: os.environ.get(name) or pairs.get(name)
+    return lambda name: pairs.get(name) or os.environ.get(name)
 
 
 def _expand(value: Any, lookup: Callable[[str], str | None]) -> Any:

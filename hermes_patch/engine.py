@@ -21,9 +21,9 @@ from urllib.parse import quote
 from . import embedders, layout, nearest, spaces, store, vectors
 from .config import Settings
 from .embedders import profiles
-from .embedders.base import Embedder
+from .embedders.base import PROBE_TEXT, Embedder
 from .embedders.cache import QueryCache
-from .errors import DatabaseReplaced, HostError
+from .errors import BadResponse, DatabaseReplaced, HostError
 from .guard import Guard, explain, run_within
 from .indexer import Indexer
 from .stash import Stash
@@ -85,6 +85,7 @@ class Engine:
         self._coverage: tuple[float, store.Coverage] | None = None
         self.stale: set[int] = set()
         """Messages whose text is no longer the one that was embedded, for the worker."""
+        self._same: set[int] = set()
         self._made: dict[str, Any] = {}
 
     @property
@@ -215,18 +216,32 @@ class Engine:
         if self.guard.is_open("query"):
             return QueryVector(None, space, "the embedder failed a moment ago")
         try:
-            vector = run_within(seconds, lambda: self._embed_query(key, text, seconds), "query")
+            vector = run_within(seconds, lambda: self._embed_query(space, text, seconds), "query")
         except Exception as error:
             self.guard.note("query", error)
             return QueryVector(None, space, explain(error))
         self.guard.succeeded("query")
         return QueryVector(vector, space, "")
 
-    def _embed_query(self, key: tuple[int, str], text: str, seconds: float) -> Sequence[float]:
+    def _check_engine(self, space: spaces.Space) -> None:
+        """Once a process, before the first query: does the server still serve this model?"""
+        local = self.embedder.describe().provider == "local"
+        if local or space.probe is None or space == self.indexer.verified or space.id in self._same:
+            return
+        item = self.embedder.embed_documents([PROBE_TEXT])[0]
+        if item.vector is None or not spaces.matches(space, item.vector):
+            raise BadResponse(
+                "the server gives other vectors than those stored; `hermes-patch backfill` makes "
+                "new ones"
+            )
+        self._same.add(space.id)
+
+    def _embed_query(self, space: spaces.Space, text: str, seconds: float) -> Sequence[float]:
         vector = vectors.normalise(self.embedder.embed_query(text, seconds))
+        self._check_engine(space)  # after the query, whose one try tells soon if nobody answers
         # The cache is filled here, in our thread: an answer that comes too late for this
         # search serves the next one.
-        self.cache.put(key, vector)
+        self.cache.put((space.id, text), vector)
         return vector
 
     def coverage(self, conn: sqlite3.Connection) -> store.Coverage:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +22,16 @@ T = TypeVar("T")
 
 log = logging.getLogger("hermes_patch")
 
+_SQLITE = {
+    sqlite3.SQLITE_BUSY: "the database is locked by another process",
+    sqlite3.SQLITE_LOCKED: "the database is locked",
+    sqlite3.SQLITE_READONLY: "the database is read-only",
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_IOERR: "the disk failed to read or write",
+    sqlite3.SQLITE_CORRUPT: "the database is damaged",
+    sqlite3.SQLITE_NOTADB: "the file is no database",
+    sqlite3.SQLITE_CANTOPEN: "the database cannot be opened",
+}
 OPEN_AFTER = 3
 """Failures in a row after which a seam is left alone."""
 OPEN_SECONDS = (30.0, 600.0)
@@ -42,12 +53,15 @@ class Failure:
 
 
 def explain(error: BaseException) -> str:
-    """Return what may be shown of an error: our own messages whole, others by type only.
+    """Return what may be shown of an error: our own messages whole, others by their kind only.
 
     Foreign messages can quote a query, a text or a key.
     """
     if isinstance(error, HermesPatchError) and str(error):
         return str(error)
+    if isinstance(error, sqlite3.Error):
+        code = getattr(error, "sqlite_errorcode", None) or 0
+        return _SQLITE.get(code & 0xFF, type(error).__name__)
     return type(error).__name__
 
 

@@ -53,7 +53,9 @@ class Host:
         self._folder = Path(__file__).resolve().parent.parent
         self._vendor = vendor or _existing(self._folder / "vendor")
         self._engines: dict[tuple[str, str], Engine] = {}
-        self._by_handle: weakref.WeakKeyDictionary[Any, Engine] = weakref.WeakKeyDictionary()
+        self._by_handle: weakref.WeakKeyDictionary[Any, dict[Path, Engine]] = (
+            weakref.WeakKeyDictionary()
+        )
         self._wakes: weakref.WeakKeyDictionary[Any, Callable[[], None]] = (
             weakref.WeakKeyDictionary()
         )
@@ -98,15 +100,15 @@ class Host:
 
     def engine_of(self, handle: Any) -> Engine:
         """Return the engine of a SessionDB's database in the current profile."""
-        engine = self._by_handle.get(handle)
-        if engine is None:
-            engine = self._engine(handle)
+        home = _home()
+        engines = self._by_handle.setdefault(handle, {})
+        if home not in engines:
+            engine = self._engine(handle, home)
             engine.attach(handle)
-            self._by_handle[handle] = engine
-        return engine
+            engines[home] = engine
+        return engines[home]
 
-    def _engine(self, handle: Any) -> Engine:
-        home = Path(importlib.import_module("hermes_constants").get_hermes_home())
+    def _engine(self, handle: Any, home: Path) -> Engine:
         path = Path(handle.db_path)
         key = (str(home), str(path))
         with self._lock:
@@ -212,7 +214,7 @@ class Host:
         return writing
 
     def _prepared(self, handle: Any) -> Engine | None:
-        engine = self._by_handle.get(handle) or self._bounded(
+        engine = self._by_handle.get(handle, {}).get(_home()) or self._bounded(
             "prepare", PREPARE_SECONDS, lambda: self.engine_of(handle)
         )
         return engine if isinstance(engine, Engine) else None
@@ -222,7 +224,10 @@ class Host:
         return self.guard.run(seam, lambda: run_within(seconds, work, seam), None)
 
     def _wake_of(self, handle: Any) -> Callable[[], None]:
-        wake = self._wakes[handle] = self.workers.of(self.engine_of(handle)).wake
+        engine = self.engine_of(handle)
+        if not engine.owned:  # seen from another profile; its own may use this handle later
+            return lambda: None
+        wake = self._wakes[handle] = self.workers.of(engine).wake
         return wake
 
     def _carrying(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -262,6 +267,11 @@ def hermes_redactor(text: str) -> str:
     known = inspect.signature(redact).parameters
     wanted = {"force": True, "redact_url_credentials": True}
     return str(redact(text, **{name: on for name, on in wanted.items() if name in known}))
+
+
+def _home() -> Path:
+    """Return the home of the current profile, which a thread or task may have of its own."""
+    return Path(importlib.import_module("hermes_constants").get_hermes_home())
 
 
 def _existing(folder: Path) -> Path | None:

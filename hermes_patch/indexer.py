@@ -75,7 +75,7 @@ class Indexer:
         self._settings = settings
         self._stash = stash or Stash()
         self._clock = clock
-        self._verified: spaces.Space | None = None
+        self.verified: spaces.Space | None = None
 
     def key(self) -> str:
         """Return the settings key of the space in use."""
@@ -84,11 +84,11 @@ class Indexer:
     def space(self, conn: sqlite3.Connection) -> spaces.Space | None:
         """Return the space in use without asking the embedder, None before the first vector."""
         key = self.key()
-        if self._verified is not None:
-            if self._verified.settings_key == key and spaces.has(conn, self._verified):
-                return self._verified
+        if self.verified is not None:
+            if self.verified.settings_key == key and spaces.has(conn, self.verified):
+                return self.verified
             # The local model gave way to its fallback, or this is another database.
-            self._verified = None
+            self.verified = None
             self._stash.clear()
         found = spaces.find(conn, key)
         return found[0] if found else None
@@ -116,8 +116,8 @@ class Indexer:
         bounds: dict[str, Any] = {"above": above, "below": below, "since": since, "edited": edited}
         bounds["limit"] = min(SCAN, most)
         plan, space = self._plan(bounds)
-        if plan.send and self._verified is None:
-            verified = self._verified = spaces.verify(self._database, self._embedder, self.key())
+        if plan.send and self.verified is None:
+            verified = self.verified = spaces.verify(self._database, self._embedder, self.key())
             if space is None or verified.id != space.id:
                 plan, _ = self._plan(bounds)
             space = verified

@@ -145,7 +145,7 @@ def verify(database: Database, embedder: Embedder, key: str) -> Space:
     probe = vectors.to_blob(item.vector)
     with database.reader() as conn:
         candidates = [*find(conn, key), *find(conn, GUIDE_KEY)]
-        same = next((s for s in candidates if _matches(s, item.vector)), None)
+        same = next((s for s in candidates if matches(s, item.vector)), None)
         unknown = [
             (space, sample(conn, space.id))
             for space in candidates
@@ -167,7 +167,8 @@ def verify(database: Database, embedder: Embedder, key: str) -> Space:
         return next(space for space in find(conn, key) if space.id == made)
 
 
-def _matches(space: Space, probe: Sequence[float]) -> bool:
+def matches(space: Space, probe: Sequence[float]) -> bool:
+    """Tell whether an engine that gives *probe* for the probe sentence made this space."""
     return (
         space.probe is not None
         and space.dims == len(probe)

@@ -300,9 +300,12 @@ remote: {baseUrl: "https://h/v1", apiKey: "${EMBED_KEY}"}
 """
 
 
-def test_a_variable_comes_from_the_environment(write: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_comes_from_the_homes_own_file_and_else_from_the_environment(
+    write: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EMBED_KEY", "from-environment")
-    assert write(KEYED, "EMBED_KEY=from-file").api_key == "from-environment"
+    assert write(KEYED, "EMBED_KEY=from-file").api_key == "from-file"
+    assert write(KEYED, "OTHER=x").api_key == "from-environment"
 
 
 @pytest.mark.parametrize(

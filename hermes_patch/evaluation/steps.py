@@ -1,0 +1,207 @@
+"""What ``hermes-patch eval`` does inside Hermes: writes a set, asks its questions.
+
+Run as a script, in a process of its own, so that Hermes loads its plugins by itself and finds
+our package only where its plugin loader puts it. Imports nothing of ours until then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import json
+import os
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_HIDDEN = ["subagent", "tool"]
+_ROLES = ["user", "assistant"]
+_TOP = 10
+_PACE = 60.0  # seconds between two messages
+_PATIENCE = 60.0
+_LEGS = {"keyword": ("ok", "off"), "vector": ("off", "ok"), "hybrid": ("ok", "ok")}
+
+Hits = list[dict[str, Any]]
+
+
+def about(_given: Any) -> dict[str, Any]:
+    """Return name and version of this Hermes."""
+    import importlib.metadata
+
+    names = importlib.metadata.packages_distributions().get("hermes_state", [])
+    version = f"{names[0]} {importlib.metadata.version(names[0])}" if names else "Hermes"
+    return {"hermes": version}
+
+
+def fill(sessions: list[dict[str, Any]]) -> int:
+    """Write *sessions* through the real SessionDB; return the number of messages."""
+    from hermes_state import SessionDB  # type: ignore[import-not-found]
+
+    db = SessionDB(_database())
+    times = []
+    for session in sessions:
+        db.create_session(session["id"], source="cli")
+        if session["title"]:
+            db.set_session_title(session["id"], session["title"])
+        for number, message in enumerate(session["messages"]):
+            at = session["started_at"] + _PACE * number
+            times.append((at, db.append_message(session["id"], message["role"], message["text"])))
+    db.close()
+    with contextlib.closing(sqlite3.connect(_database())) as conn:
+        with conn:
+            conn.executemany("UPDATE messages SET timestamp = ? WHERE id = ?", times)
+            started = [(session["started_at"], session["id"]) for session in sessions]
+            conn.executemany("UPDATE sessions SET started_at = ? WHERE id = ?", started)
+        conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return len(times)
+
+
+def ask(given: dict[str, Any]) -> dict[str, Any]:
+    """Put ``queries`` to the real session_search, in ``mode``; plugins are loaded."""
+    import model_tools  # type: ignore[import-not-found]  # noqa: F401  # loads the plugins
+    from hermes_state import SessionDB
+
+    db = SessionDB(_database())
+    ours = sys.modules["hermes_patch"]
+    wanted = given["mode"] != "host"
+    if ours.status()["active"] is not wanted:
+        raise SystemExit(f"the patch is {'not active' if wanted else 'active'}")
+    watch = _Watch(given["mode"]) if wanted else None
+    one = _asker(db, watch)
+    answers = {query["id"]: one(query["id"], query["text"]) for query in given["queries"]}
+    result = {"answers": answers, **(_model(ours, db) if wanted else {})}
+    db.close()
+    return result
+
+
+def _database() -> Path:
+    return Path(os.environ["HERMES_HOME"]) / "state.db"
+
+
+def _model(ours: Any, db: Any) -> dict[str, Any]:
+    from hermes_patch import recall
+
+    engine = ours._host.engine_of(db)
+    with engine.reader() as conn:
+        embedded = engine.coverage(conn).embedded
+    return {
+        "model": engine.embedder.describe().model,
+        "floor": engine.floor,
+        "opening": recall.opening(engine.floor, engine.opening, embedded),
+    }
+
+
+class _Watch:
+    """Sees to it that every question is answered by the legs of its mode, and says by which.
+
+    A leg that fails leaves the host's rows, which would be counted as an answer of the mode.
+    In the mode ``vector`` the host's rows are kept out: without a vote they would still be
+    the end of every list.
+    """
+
+    def __init__(self, mode: str) -> None:
+        from hermes_patch import recall, search
+
+        self.mode = mode
+        self.legs: dict[str, str] | None = None
+        self._fuse = search.fuse
+        vars(search)["fuse"] = self.fuse
+        recall.LEGS_SECONDS = _PATIENCE
+
+    def fuse(self, reader: Any, rows: Any, request: Any, vector: Any, **options: Any) -> Any:
+        """Stand in for ``search.fuse``."""
+        rows = [] if self.mode == "vector" else rows
+        outcome = self._fuse(reader, rows, request, vector, **options)
+        self.legs = outcome.legs
+        return outcome
+
+    def check(self, name: str, semantic: dict[str, Any] | None) -> None:
+        """End the process when the question *name* was not answered as it should be."""
+        legs, self.legs = self.legs, None
+        if legs is None or semantic is None:
+            raise SystemExit(f"question {name}: the search failed, only Hermes answered")
+        got = (legs["relaxed"], legs["vector"])
+        if semantic["status"] != "ok" or got not in (_LEGS[self.mode], ("off", "off")):
+            raise SystemExit(f"question {name}: {semantic['status']}; relaxed and vector leg {got}")
+
+    def keeps(self, result: dict[str, Any]) -> bool:
+        """Tell whether a result belongs to the mode; the tool looks for titles by itself."""
+        return self.mode != "vector" or result.get("matched_role") != "session_title"
+
+
+def _asker(db: Any, watch: _Watch | None) -> Callable[[str, str], Hits]:
+    import tools.session_search_tool as tool  # type: ignore[import-not-found]
+
+    place = _places()
+    if "sort" not in inspect.signature(tool.session_search).parameters:
+        return _through_the_database(db, watch, place)
+
+    def one(name: str, text: str) -> Hits:
+        answer = json.loads(tool.session_search(query=text, db=db, limit=_TOP))
+        if watch is not None:
+            watch.check(name, answer.get("semantic"))
+        results = [r for r in answer.get("results", []) if watch is None or watch.keeps(r)]
+        return [_hit(r, r.get("match_message_id"), r.get("similarity"), place) for r in results]
+
+    return one
+
+
+def _through_the_database(
+    db: Any, watch: _Watch | None, place: dict[int, int]
+) -> Callable[[str, str], Hits]:
+    """Ask below the tool, which in older releases has a model summarise every session."""
+    from hermes_patch import recall
+
+    def one(name: str, text: str) -> Hits:
+        trace = recall.Trace()
+        token = recall.tool_call.set(trace)
+        rows = db.search_messages(text, role_filter=_ROLES, exclude_sources=_HIDDEN, limit=50)
+        recall.tool_call.reset(token)
+        if watch is not None:
+            watch.check(name, trace.semantic)
+        best: dict[str, dict[str, Any]] = {}
+        for row in rows:
+            best.setdefault(row["session_id"], row)
+        similar = {msg_id: found.similarity for msg_id, found in trace.found.items()}
+        return [
+            _hit(row, row["id"], similar.get(row["id"]), place)
+            for row in list(best.values())[:_TOP]
+        ]
+
+    return one
+
+
+def _places() -> dict[int, int]:
+    """Return the place of every message in its session, by its id in the database."""
+    query = "SELECT id, session_id FROM messages ORDER BY id"
+    with contextlib.closing(sqlite3.connect(_database())) as conn:
+        rows = conn.execute(query).fetchall()
+    seen: dict[str, int] = {}
+    places = {}
+    for msg_id, session_id in rows:
+        places[msg_id] = seen.get(session_id, 0)
+        seen[session_id] = places[msg_id] + 1
+    return places
+
+
+def _hit(
+    row: dict[str, Any], msg_id: int | None, similarity: float | None, place: dict[int, int]
+) -> dict[str, Any]:
+    where = None if msg_id is None else place.get(msg_id)
+    return {"session": row["session_id"], "place": where, "similarity": similarity}
+
+
+def main(step: str, given: str, result: str) -> None:
+    """Run *step* with the JSON in the file *given*; write the outcome to the file *result*."""
+    data = json.loads(Path(given).read_text("utf-8"))
+    steps: dict[str, Callable[[Any], Any]] = {"about": about, "fill": fill, "ask": ask}
+    with contextlib.redirect_stdout(io.StringIO()):
+        outcome = steps[step](data)
+    Path(result).write_text(json.dumps(outcome), "utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
