@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from . import embedders, layout, nearest, spaces, store, vectors
+from . import embedders, forks, layout, nearest, spaces, store, vectors
 from .config import Settings
 from .embedders import profiles
 from .embedders.base import PROBE_TEXT, Embedder
@@ -114,7 +114,7 @@ class Engine:
 
     def _once(self, name: str, make: Callable[[], T]) -> T:
         if name not in self._made:
-            with self._lock:
+            with forks.work(), self._lock:
                 if name not in self._made:
                     self._made[name] = make()
         return self._made[name]  # type: ignore[no-any-return]
@@ -161,12 +161,14 @@ class Engine:
     @contextmanager
     def reader(self) -> Iterator[sqlite3.Connection]:
         """Open a short-lived read-only connection of our own, accelerated where possible."""
-        conn = connect_readonly(self.db_path)
-        try:
-            nearest.accelerate(conn, self.library)
-            yield conn
-        finally:
-            conn.close()
+        library = self.library
+        with forks.work():
+            conn = connect_readonly(self.db_path)
+            try:
+                nearest.accelerate(conn, library)
+                yield conn
+            finally:
+                conn.close()
 
     def write(self, change: Callable[[sqlite3.Connection], T]) -> T:
         """Run *change* through the write helper of a live SessionDB.
@@ -180,7 +182,8 @@ class Engine:
         handle = self._writable_handle()
         token = own_work.set(True)
         try:
-            return handle._execute_write(change)  # type: ignore[no-any-return]
+            with forks.work():
+                return handle._execute_write(change)  # type: ignore[no-any-return]
         except AttributeError:
             if is_writable(handle):
                 raise

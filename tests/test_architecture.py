@@ -11,7 +11,7 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "hermes_patch"
 LAYERS = [
-    {"errors", "_version"},
+    {"errors", "_version", "forks"},
     {"profiles", "vectors", "text", "layout", "patching", "redaction", "stopwords", "config_keys"},
     {"config", "query", "nearest", "guard"},
     {"embedders"},  # with child, its other half: each names the other
@@ -23,13 +23,13 @@ LAYERS = [
     {"recall", "sweeper", "methods", "deploy"},
     {"worker"},
     {"host", "overview", "backfill"},
-    {"inside", "doctor", "demo", "demo_steps"},
+    {"inside", "doctor", "demo", "demo_steps", "evaluation"},
     {"cli", "plugin", "__init__"},
     {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-KNOWS_HERMES = {"host", "config", "inside", "demo", "demo_steps", "deploy"}
-READS_ENVIRONMENT = {"config", "inside", "embedders", "deploy", "demo", "cli"}
+KNOWS_HERMES = {"host", "config", "inside", "demo", "demo_steps", "deploy", "evaluation"}
+READS_ENVIRONMENT = {"config", "inside", "embedders", "deploy", "demo", "cli", "evaluation"}
 
 
 def module_of(path: Path) -> str:

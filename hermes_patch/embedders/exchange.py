@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import httpx
 
+from .. import forks
 from .._version import __version__
 from ..errors import BadResponse, EmbedderRefused, EmbedderUnavailable, HermesPatchError
 from . import protocol
@@ -121,7 +122,7 @@ class Exchange:
                 self._start_afresh()  # connections must not be shared with a forked child
 
     def _open_client(self) -> httpx.Client:
-        with self._lock:
+        with forks.work(), self._lock:
             if self._closed:
                 raise EmbedderUnavailable("the embedder was closed")
             if self._client is None:
