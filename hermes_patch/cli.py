@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import config
+from . import config, evaluation
 from ._version import __version__
 from .errors import HermesPatchError
 from .guard import explain
@@ -45,6 +45,9 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_argument("--fix", action="store_true", help="mend what is safe to mend")
     _backfill_options(command("backfill", "embed the history that has no vectors yet"))
     _search_options(command("search", "search past conversations"))
+    evaluation.add_options(
+        command("eval", "measure how well sets of questions find their conversations")
+    )
     demo = commands.add_parser(
         "demo", help="a sample history on a real Hermes, searched before and after"
     )
@@ -115,6 +118,8 @@ def _run(args: argparse.Namespace, words: list[str], *, alone: bool) -> int:
         return _deploy(args, home, python)
     if args.command in ("status", "doctor"):
         return _examine(args, home, python)
+    if args.command == "eval":
+        return evaluation.command(args, python)
     from . import inside
 
     if not inside.is_here():

@@ -242,10 +242,9 @@ def load_inside_hermes() -> Settings:
 
 
 def _profile_value(hermes_config: Any) -> Callable[[str], str | None]:
-    own = hermes_config.load_env() if hasattr(hermes_config, "load_env") else {}
-    lookup = getattr(hermes_config, "get_env_value_prefer_dotenv", None) or getattr(
-        hermes_config, "get_env_value", os.environ.get
-    )
+    own: dict[str, str] = hermes_config.load_env() if hasattr(hermes_config, "load_env") else {}
+    usual = getattr(hermes_config, "get_env_value", os.environ.get)
+    lookup = getattr(hermes_config, "get_env_value_prefer_dotenv", usual)
     return lambda name: own.get(name) or lookup(name)
 
 

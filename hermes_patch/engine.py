@@ -25,7 +25,7 @@ from .embedders.base import PROBE_TEXT, Embedder
 from .embedders.cache import QueryCache
 from .errors import BadResponse, DatabaseReplaced, HostError
 from .guard import Guard, explain, run_within
-from .indexer import Indexer
+from .indexer import VERIFY_SECONDS, Indexer
 from .stash import Stash
 
 T = TypeVar("T")
@@ -60,6 +60,15 @@ def _lenient(raw: bytes) -> str:
     return raw.decode("utf-8", "replace")
 
 
+def identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells the file at *path* from any other, None where there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return (found.st_dev, found.st_ino)
+
+
 class Engine:
     """One database in one process, shared by the search, the worker and the methods."""
 
@@ -85,7 +94,7 @@ class Engine:
         self._coverage: tuple[float, store.Coverage] | None = None
         self.stale: set[int] = set()
         """Messages whose text is no longer the one that was embedded, for the worker."""
-        self._same: set[int] = set()
+        self._same: dict[int, float] = {}
         self._made: dict[str, Any] = {}
 
     @property
@@ -134,18 +143,14 @@ class Engine:
             return None
         return profiles.find(self.embedder.describe().model).opening
 
-    def attach(self, handle: Any) -> None:
+    def attach(self, handle: Any, opened: object = None) -> None:
         """Remember a live SessionDB, through which we may write, and the file it has open."""
         if handle not in self._handles:
-            self._handles[handle] = self.identity()
+            self._handles[handle] = opened or self.identity()
 
     def identity(self) -> object:
         """Return what tells the file at our path from any other, None where there is none."""
-        try:
-            found = os.stat(self.db_path)
-        except OSError:
-            return None
-        return (found.st_dev, found.st_ino)
+        return identity(self.db_path)
 
     def check_same_file(self, handle: Any) -> None:
         """Raise DatabaseReplaced when our path no longer leads to what *handle* has open."""
@@ -229,7 +234,8 @@ class Engine:
     def _check_engine(self, space: spaces.Space) -> None:
         """Once a process, before the first query: does the server still serve this model?"""
         local = self.embedder.describe().provider == "local"
-        if local or space.probe is None or space == self.indexer.verified or space.id in self._same:
+        soon = self._same.get(space.id, 0.0) > time.monotonic()
+        if local or soon or space.probe is None or space == self.indexer.verified:
             return
         item = self.embedder.embed_documents([PROBE_TEXT])[0]
         if item.vector is None or not spaces.matches(space, item.vector):
@@ -237,7 +243,7 @@ class Engine:
                 "the server gives other vectors than those stored; `hermes-patch backfill` makes "
                 "new ones"
             )
-        self._same.add(space.id)
+        self._same[space.id] = time.monotonic() + VERIFY_SECONDS
 
     def _embed_query(self, space: spaces.Space, text: str, seconds: float) -> Sequence[float]:
         vector = vectors.normalise(self.embedder.embed_query(text, seconds))

@@ -11,9 +11,11 @@
     ├── BudgetExceeded        work was given up because its time was over
     └── EmbedderError         no vectors could be had
         ├── EmbedderUnavailable   down, unreachable, timed out, rate limited: try later
-        │       .retry_after      seconds the server asked us to wait, or None
+        │   │   .retry_after      seconds the server asked us to wait, or None
+        │   └── BusyHere          too many questions at once from this process
         ├── EmbedderRefused       wrong key, unknown model, quota: a person has to act
         ├── BatchTooLarge         fewer or shorter texts may pass
+        ├── QueryRefused          this one query has no vector; the server is fine
         └── BadResponse           the answer was not what the protocol promises
 
 No message of an exception ever holds a key, a URL's userinfo or a message's text.
@@ -73,12 +75,20 @@ class EmbedderUnavailable(EmbedderError):
         self.retry_after = retry_after
 
 
+class BusyHere(EmbedderUnavailable):
+    """Too many questions at once in this process; it says nothing about the embedder."""
+
+
 class EmbedderRefused(EmbedderError):
     """The embedder answered that it will not serve us until a person changes something."""
 
 
 class BatchTooLarge(EmbedderError):
     """The request was too large; fewer or shorter texts may pass."""
+
+
+class QueryRefused(EmbedderError):
+    """This one text has no vector, being empty or rejected; the server is fine."""
 
 
 class BadResponse(EmbedderError):

@@ -68,8 +68,14 @@ def explain(error: BaseException) -> str:
 class Guard:
     """Runs our code at one seam and remembers how that went."""
 
-    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.time,
+        ticks: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``clock`` dates failures; ``ticks``, which never go back, time the breaker."""
         self._clock = clock
+        self._ticks = ticks
         self._lock = threading.Lock()
         self._failures: dict[str, Failure] = {}
         self._in_a_row: dict[str, int] = {}
@@ -92,7 +98,7 @@ class Guard:
     def is_open(self, seam: str) -> bool:
         """Tell whether a seam is left alone just now."""
         until = self._closed_until.get(seam)
-        return until is not None and self._clock() < until
+        return until is not None and self._ticks() < until
 
     def succeeded(self, seam: str) -> None:
         """Forget the failures in a row of a seam: what failed is over."""
@@ -125,7 +131,7 @@ class Guard:
             row = self._in_a_row[seam] = self._in_a_row.get(seam, 0) + 1
             if row >= OPEN_AFTER:
                 first, most = OPEN_SECONDS
-                self._closed_until[seam] = self._clock() + min(
+                self._closed_until[seam] = self._ticks() + min(
                     most, first * 2.0 ** min(row - OPEN_AFTER, 10)
                 )
         if last is None:

@@ -9,18 +9,18 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib
-import inspect
 import json
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from . import config, methods, recall, redaction, store
-from .engine import Engine, connect_readonly, own_work
+from . import config, forks, methods, recall, redaction, stash, store, upstream
+from .engine import Engine, connect_readonly, identity, own_work
 from .guard import Guard, run_within
 from .patching import Patch, PatchSet, Refusal
 from .worker import Registry, Worker
@@ -59,9 +59,14 @@ class Host:
         self._wakes: weakref.WeakKeyDictionary[Any, Callable[[], None]] = (
             weakref.WeakKeyDictionary()
         )
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._record = self._folder / "applied.json"
+        self._had_record = self._record.exists()
+        self._opened: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
         self.workers = Registry(
-            lambda engine: Worker(engine, self._applied_at(), guards=[self.guard])
+            lambda engine: Worker(
+                engine, self._applied_at(), guards=[self.guard], allowed=self._is_applied
+            )
         )
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
@@ -79,7 +84,7 @@ class Host:
             self.guard.note("tool", error)
         else:
             patches += self._tool_patches(tool)
-        redaction.use(hermes_redactor)
+        redaction.use(upstream.redact)
         self.refusals = self.patches.apply(patches)
         return self.refusals
 
@@ -91,7 +96,8 @@ class Host:
 
     def _let_go(self) -> None:
         """Stop the workers, which may still embed, and only then close their embedders."""
-        self.workers.stop()
+        with self._lock:  # whoever makes a worker just now is done, and nobody else begins
+            self.workers.stop()
         for engine in list(self._engines.values()):
             self.guard.run("close", engine.close, None)
         self._engines.clear()
@@ -100,11 +106,11 @@ class Host:
 
     def engine_of(self, handle: Any) -> Engine:
         """Return the engine of a SessionDB's database in the current profile."""
-        home = _home()
+        home = upstream.home()
         engines = self._by_handle.setdefault(handle, {})
         if home not in engines:
             engine = self._engine(handle, home)
-            engine.attach(handle)
+            engine.attach(handle, self._opened.get(handle))
             engines[home] = engine
         return engines[home]
 
@@ -122,14 +128,18 @@ class Host:
     def _applied_at(self) -> float:
         """When this home was patched, in seconds since 1970: older messages are history."""
         try:
-            record = json.loads((self._folder / "applied.json").read_text(encoding="utf-8"))
+            record = json.loads(self._record.read_text(encoding="utf-8"))
             return float(record["applied_at"])
         except (OSError, ValueError, KeyError, TypeError):
             return self._started
 
+    def _is_applied(self) -> bool:
+        """False once a revert has taken the plugin away under a Hermes that still runs."""
+        return not self._had_record or self._record.exists()
+
     def _forget(self) -> None:
         """In a forked child: the parent's threads, pipes and connections are not ours."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.guard = Guard()
         self.patches.after_fork()
         self._engines.clear()
@@ -147,6 +157,7 @@ class Host:
         patches = [
             Patch(session_db, "search_messages", self._search_messages, "search"),
             Patch(session_db, door, self._waking, "realtime"),
+            Patch(session_db, "__init__", self._opening, "open"),
         ]
         for name, method in methods.make(self.engine_of).items():
             patches.append(Patch(session_db, name, _instead(method), "methods", adds=True))
@@ -171,13 +182,17 @@ class Host:
         @functools.wraps(original)
         def search_messages(handle: Any, *args: Any, **kwargs: Any) -> Any:
             rows = original(handle, *args, **kwargs)
-            if not self.patches.active or own_work.get() or not isinstance(rows, list):
+            ours = self.patches.active and not own_work.get() and self._is_applied()
+            if not ours or not isinstance(rows, list):
                 return rows
             engine = self._prepared(handle)
             if engine is None:
                 return rows
             call = functools.partial(recall.Call.bind, original, handle, args, kwargs)
-            return engine.guard.run("search", lambda: recall.widen(engine, call(), rows), rows)
+            found = engine.guard.run("search", lambda: recall.widen(engine, call(), rows), rows)
+            if engine.stale:
+                self.guard.run("wake", self._wakes.get(handle) or _nothing, None)
+            return found
 
         return search_messages
 
@@ -199,6 +214,20 @@ class Host:
 
         return session_search
 
+    def _opening(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def opening(handle: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(handle, *args, **kwargs)
+            if self.patches.active:
+                self.guard.run("open", lambda: self._note_file(handle), None)
+            return result
+
+        return opening
+
+    def _note_file(self, handle: Any) -> None:
+        """Remember which file a SessionDB has open: its path may lead elsewhere later."""
+        self._opened[handle] = identity(Path(handle.db_path))
+
     def _waking(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def writing(handle: Any, *args: Any, **kwargs: Any) -> Any:
@@ -214,7 +243,7 @@ class Host:
         return writing
 
     def _prepared(self, handle: Any) -> Engine | None:
-        engine = self._by_handle.get(handle, {}).get(_home()) or self._bounded(
+        engine = self._by_handle.get(handle, {}).get(upstream.home()) or self._bounded(
             "prepare", PREPARE_SECONDS, lambda: self.engine_of(handle)
         )
         return engine if isinstance(engine, Engine) else None
@@ -224,11 +253,11 @@ class Host:
         return self.guard.run(seam, lambda: run_within(seconds, work, seam), None)
 
     def _wake_of(self, handle: Any) -> Callable[[], None]:
-        engine = self.engine_of(handle)
-        if not engine.owned:  # seen from another profile; its own may use this handle later
-            return lambda: None
-        wake = self._wakes[handle] = self.workers.of(engine).wake
-        return wake
+        with self._lock:
+            engine = self.engine_of(handle) if self.patches.active else None
+            if engine is None or not engine.owned:
+                return _nothing  # seen from another profile; its own may use this handle later
+            return self._wakes.setdefault(handle, self.workers.of(engine).wake)
 
     def _carrying(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -243,12 +272,9 @@ class Host:
     def _carry(self, handle: Any, session_id: Any) -> None:
         """Keep a session's vectors in memory before the host deletes its rows."""
         engine = self.engine_of(handle)
-        conn = connect_readonly(engine.db_path, timeout=0.05)
-        try:
+        with forks.work(), closing(connect_readonly(engine.db_path, timeout=0.05)) as conn:
             if store.exists(conn):
-                engine.stash.keep(store.session_vectors(conn, str(session_id), CARRY_CHUNKS))
-        finally:
-            conn.close()
+                engine.stash.keep(stash.session_vectors(conn, str(session_id), CARRY_CHUNKS))
 
 
 class _Entry:
@@ -256,22 +282,6 @@ class _Entry:
 
     def __init__(self, mapping: dict[str, Any]) -> None:
         object.__setattr__(self, "__dict__", mapping)
-
-
-def hermes_redactor(text: str) -> str:
-    """Return *text* without what Hermes's own redactor calls a secret; *text* without one."""
-    try:
-        redact = importlib.import_module("agent.redact").redact_sensitive_text
-    except (ImportError, AttributeError):
-        return text
-    known = inspect.signature(redact).parameters
-    wanted = {"force": True, "redact_url_credentials": True}
-    return str(redact(text, **{name: on for name, on in wanted.items() if name in known}))
-
-
-def _home() -> Path:
-    """Return the home of the current profile, which a thread or task may have of its own."""
-    return Path(importlib.import_module("hermes_constants").get_hermes_home())
 
 
 def _existing(folder: Path) -> Path | None:
@@ -282,7 +292,7 @@ def _with_note(description: str) -> str:
     return description if DESCRIPTION_NOTE in description else description + DESCRIPTION_NOTE
 
 
-def _nothing(*_args: Any, **_kwargs: Any) -> list[Any]:
+def _nothing(*_args: Any, **_kwargs: Any) -> Any:
     return []
 
 

@@ -14,17 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import layout, spaces, store, vectors
+from . import layout, spaces, store, vectors, writes
 from . import text as texts
 from .config import Settings
 from .embedders import sending
 from .embedders.base import UNTRIED, Embedder, Item
-from .errors import BadResponse, EmbedderUnavailable
+from .errors import BadResponse, EmbedderError, EmbedderUnavailable
 from .spaces import Database
 from .stash import Stash
 
-WRITE_BYTES = 256 * 1024
-"""Vectors in one write transaction, so that no writer of the host waits for long."""
+VERIFY_SECONDS = 600.0
+"""After so long the server is asked again whether it still serves the same model."""
 SCAN = 200
 """Pending rows read at once."""
 
@@ -75,6 +75,8 @@ class Indexer:
         self._settings = settings
         self._stash = stash or Stash()
         self._clock = clock
+        self._ticks = time.monotonic
+        self._verify_at = 0.0
         self.verified: spaces.Space | None = None
 
     def key(self) -> str:
@@ -116,14 +118,19 @@ class Indexer:
         bounds: dict[str, Any] = {"above": above, "below": below, "since": since, "edited": edited}
         bounds["limit"] = min(SCAN, most)
         plan, space = self._plan(bounds)
-        if plan.send and self.verified is None:
+        if plan.send and (self.verified is None or self._ticks() > self._verify_at):
             verified = self.verified = spaces.verify(self._database, self._embedder, self.key())
+            self._verify_at = self._ticks() + VERIFY_SECONDS
             if space is None or verified.id != space.id:
                 plan, _ = self._plan(bounds)
             space = verified
         if not plan.rows:
             return BatchResult()
-        made, failed = self._embed(plan.send, space, beat)
+        try:
+            made, failed = self._embed(plan.send, space, beat)
+        except EmbedderError:
+            self._verify_at = 0.0  # it may come back as another
+            raise
         untried = {h for h, item in failed.items() if item.reason.startswith(UNTRIED)}
         reasons = {h: item for h, item in failed.items() if h not in untried}
         result = self._store(plan, space, made, reasons)
@@ -224,15 +231,9 @@ class Indexer:
         made: dict[str, list[store.ChunkVector]],
         failed: dict[str, Item],
     ) -> BatchResult:
-        stored = 0
         ready = {**plan.known, **made}
         jobs = [(row, ready[row.text_hash]) for row in plan.rows if row.text_hash in ready]
-        for group in _groups(jobs):
-            assert space is not None
-            done = self._database.write(_put_all(space, group))
-            if done < len(group):  # written anew meanwhile: the same texts will come back
-                self._stash.keep({(space.id, row.text_hash): chunks for row, chunks in group})
-            stored += done
+        stored = writes.put_all(self._database, space, jobs, self._stash) if space else 0
         nothing = [
             store.Skip(r.msg_id, r.text_hash, "nothing to embed", True) for r in plan.nothing
         ]
@@ -274,27 +275,3 @@ def _checked(dims: int) -> Callable[[Item], Item]:
         return item
 
     return check
-
-
-def _put_all(
-    space: spaces.Space, group: list[tuple[store.PendingMessage, list[store.ChunkVector]]]
-) -> Callable[[sqlite3.Connection], int]:
-    def change(conn: sqlite3.Connection) -> int:
-        return sum(store.put(conn, space, row, chunks) for row, chunks in group)
-
-    return change
-
-
-def _groups(
-    jobs: list[tuple[store.PendingMessage, list[store.ChunkVector]]],
-) -> list[list[tuple[store.PendingMessage, list[store.ChunkVector]]]]:
-    groups: list[list[tuple[store.PendingMessage, list[store.ChunkVector]]]] = []
-    size = WRITE_BYTES
-    for job in jobs:
-        cost = sum(len(chunk.blob) for chunk in job[1])
-        if size + cost > WRITE_BYTES:
-            groups.append([])
-            size = 0
-        groups[-1].append(job)
-        size += cost
-    return groups

@@ -12,6 +12,8 @@ import re
 import sqlite3
 import uuid
 
+LONGEST_SECONDS = 120.0
+"""A lease that lasts longer than this was written by a clock that went wrong: it is free."""
 _OWNER = re.compile(r"(?:[a-z]+-)?(?P<pid>\d+)-[0-9a-f]+@(?P<machine>.*)")
 
 
@@ -49,7 +51,10 @@ def acquire(conn: sqlite3.Connection, owner: str, seconds: float, now: float) ->
 
 def holder(conn: sqlite3.Connection, now: float) -> str | None:
     """Return who may index now, None when the lease is free."""
-    row = conn.execute("SELECT owner FROM embedding_lease WHERE expires_at > ?", (now,)).fetchone()
+    row = conn.execute(
+        "SELECT owner FROM embedding_lease WHERE expires_at > ?1 AND expires_at < ?1 + ?2",
+        (now, LONGEST_SECONDS),
+    ).fetchone()
     return None if row is None or is_dead(str(row[0])) else str(row[0])
 
 

@@ -90,7 +90,8 @@ class Call:
         if not self.arguments.get("offset") and self.arguments.get("fields") is None:
             return rows
         changed = dict(self.arguments)
-        changed["limit"] = int(changed["limit"]) + int(changed["offset"])
+        if int(changed["limit"]) >= 0:  # a negative one is none
+            changed["limit"] = int(changed["limit"]) + int(changed["offset"])
         changed["offset"] = 0
         if "fields" in changed:
             changed["fields"] = None

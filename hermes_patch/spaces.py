@@ -74,9 +74,16 @@ def find(conn: sqlite3.Connection, key: str | None = None) -> list[Space]:
         params,
     )
     return [
-        Space(row[0], row[1], row[2], row[3], row[4], vectors.unpack(row[5]) if row[5] else None)
+        Space(row[0], row[1], row[2], row[3], row[4], _probe(row[5], row[4]))
         for row in rows.fetchall()
     ]
+
+
+def _probe(blob: object, dims: int) -> Sequence[float] | None:
+    """Return the probe vector, None where there is none that could be compared."""
+    if not isinstance(blob, bytes) or len(blob) != dims * vectors.BYTES_PER_DIMENSION:
+        return None
+    return vectors.unpack(blob)
 
 
 def has(conn: sqlite3.Connection, space: Space) -> bool:

@@ -6,6 +6,7 @@ vectors with it; what is kept here lets the new rows have them without sending a
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections import OrderedDict
@@ -61,3 +62,23 @@ class Stash:
         entry = self._kept.pop(key, None)
         if entry is not None:
             self._bytes -= sum(len(chunk.blob) for chunk in entry[1])
+
+
+def session_vectors(
+    conn: sqlite3.Connection, session_id: str, limit: int
+) -> dict[tuple[int, str], list[ChunkVector]]:
+    """Return a session's vectors by (space id, text hash), at most *limit* chunks.
+
+    Of a message that does not fit whole, nothing is returned.
+    """
+    rows = conn.execute(
+        "SELECT space_id, text_hash, msg_id, chunk, chunk_start, chunk_end, embedding "
+        "FROM message_embeddings WHERE session_id = ? ORDER BY msg_id DESC, chunk LIMIT ?",
+        (session_id, limit),
+    ).fetchall()
+    cut = rows[-1][2] if len(rows) == limit else None
+    result: dict[tuple[int, str], dict[int, ChunkVector]] = {}
+    for space_id, text_hash, msg_id, *chunk in rows:
+        if msg_id != cut:
+            result.setdefault((space_id, text_hash), {}).setdefault(chunk[0], ChunkVector(*chunk))
+    return {key: [chunks[n] for n in sorted(chunks)] for key, chunks in result.items()}

@@ -16,6 +16,10 @@ from . import text as texts
 from .layout import Filters, Layout
 from .spaces import Space
 
+TABLES = (
+    *("message_embeddings", "embedding_spaces", "embedding_skips", "embedding_lease"),
+    "embedding_state",
+)
 MAX_ATTEMPTS = 5
 NO_SPACE = 0
 """``space_id`` of a skip that holds in every space: the message has nothing to embed."""
@@ -71,8 +75,7 @@ class Coverage:
 def exists(conn: sqlite3.Connection) -> bool:
     """Tell whether our tables are there."""
     query = "SELECT count(*) FROM sqlite_master WHERE type='table' AND name IN (?, ?, ?, ?, ?)"
-    names = ("message_embeddings", "embedding_spaces", "embedding_skips", "embedding_lease")
-    return bool(conn.execute(query, (*names, "embedding_state")).fetchone()[0] == 5)
+    return bool(conn.execute(query, TABLES).fetchone()[0] == len(TABLES))
 
 
 def _pending_where(layout: Layout, roles: Sequence[str]) -> tuple[list[str], list[object]]:
@@ -81,7 +84,7 @@ def _pending_where(layout: Layout, roles: Sequence[str]) -> tuple[list[str], lis
         "m.content IS NOT NULL",
         "NOT EXISTS (SELECT 1 FROM message_embeddings e WHERE e.msg_id = m.id AND e.space_id = ?)",
         "NOT EXISTS (SELECT 1 FROM embedding_skips k WHERE k.msg_id = m.id "
-        "AND k.space_id IN (0, ?) AND (k.next_try IS NULL OR k.next_try > ?))",
+        "AND k.space_id IN (0, ?) AND (k.next_try IS NULL OR k.next_try - ? BETWEEN 0 AND 7200))",
     ]
     return clauses, params
 
@@ -166,26 +169,6 @@ def known(
         if rows:
             result[text_hash] = [ChunkVector(*row) for row in rows]
     return result
-
-
-def session_vectors(
-    conn: sqlite3.Connection, session_id: str, limit: int
-) -> dict[tuple[int, str], list[ChunkVector]]:
-    """Return a session's vectors by (space id, text hash), at most *limit* chunks.
-
-    Of a message that does not fit whole, nothing is returned.
-    """
-    rows = conn.execute(
-        "SELECT space_id, text_hash, msg_id, chunk, chunk_start, chunk_end, embedding "
-        "FROM message_embeddings WHERE session_id = ? ORDER BY msg_id DESC, chunk LIMIT ?",
-        (session_id, limit),
-    ).fetchall()
-    cut = rows[-1][2] if len(rows) == limit else None
-    result: dict[tuple[int, str], dict[int, ChunkVector]] = {}
-    for space_id, text_hash, msg_id, *chunk in rows:
-        if msg_id != cut:
-            result.setdefault((space_id, text_hash), {}).setdefault(chunk[0], ChunkVector(*chunk))
-    return {key: [chunks[n] for n in sorted(chunks)] for key, chunks in result.items()}
 
 
 def put(
@@ -284,6 +267,12 @@ def state(conn: sqlite3.Connection, key: str) -> str | None:
     """Return a recorded value, e.g. the watermark."""
     row = conn.execute("SELECT value FROM embedding_state WHERE key = ?", (key,)).fetchone()
     return None if row is None else str(row[0])
+
+
+def watermark(conn: sqlite3.Connection) -> int | None:
+    """Return the highest id of the history, None where nothing readable was recorded."""
+    found = state(conn, "watermark")
+    return int(found) if found is not None and found.isdecimal() else None
 
 
 def set_state(conn: sqlite3.Connection, key: str, value: str) -> None:

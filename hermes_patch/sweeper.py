@@ -88,6 +88,7 @@ class Sweeper:
 
 def _read(conn: sqlite3.Connection) -> _Position:
     try:
-        return _Position(**json.loads(store.state(conn, _KEY) or "{}"))
-    except (TypeError, ValueError):
+        kept = json.loads(store.state(conn, _KEY) or "{}")
+        return _Position(float(kept["began"]), int(kept["table"]), int(kept["after"]))
+    except (TypeError, ValueError, KeyError, OverflowError):
         return _Position()

@@ -37,9 +37,17 @@ class Worker:
     """Embeds what is new in one database. All times in seconds."""
 
     def __init__(
-        self, engine: Engine, applied_at: float | None = None, guards: Sequence[Guard] = ()
+        self,
+        engine: Engine,
+        applied_at: float | None = None,
+        guards: Sequence[Guard] = (),
+        allowed: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``guards`` have failures to tell besides those of the engine's own guard."""
+        """``guards`` have failures to tell besides those of the engine's own guard.
+
+        ``allowed`` is asked before every piece of work; False leaves all as it is.
+        """
+        self._allowed = allowed
         self._engine = engine
         self._applied_at = applied_at
         self._event = threading.Event()
@@ -145,15 +153,17 @@ class Worker:
         engine = self._engine
         if not (engine.owned and engine.settings.enabled and engine.settings.realtime):
             return None
+        if not self._allowed():
+            return None
         with engine.reader() as conn:
-            ready = store.exists(conn) and store.state(conn, "watermark") is not None
+            ready = store.exists(conn) and store.watermark(conn) is not None
             newest = (engine.identity(), _newest(conn))
         if not ready:
             engine.write(self._prepare)
         elif newest == self._seen and not engine.stale and not self._sweeper.is_due:
             return self._sweep()
         with engine.reader() as conn:
-            mark = int(store.state(conn, "watermark") or 0)
+            mark = store.watermark(conn) or 0
             if not engine.stale and not self._anything(conn, mark):
                 self._seen = newest
                 return _soonest(_next_retry(conn), self._sweep())

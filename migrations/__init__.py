@@ -79,7 +79,7 @@ def set_watermark(conn: sqlite3.Connection, before: float | None = None) -> int:
     """
     with _transaction(conn):
         found = conn.execute("SELECT value FROM embedding_state WHERE key = 'watermark'").fetchone()
-        if found is not None:
+        if found is not None and str(found[0]).isdecimal():
             return int(found[0])
         if before is None:
             row = conn.execute("SELECT max(id) FROM messages").fetchone()
@@ -88,7 +88,7 @@ def set_watermark(conn: sqlite3.Connection, before: float | None = None) -> int:
                 "SELECT max(id) FROM messages WHERE timestamp < ?", (before,)
             ).fetchone()
         mark = int(row[0] or 0)
-        conn.execute("INSERT INTO embedding_state VALUES ('watermark', ?)", (str(mark),))
+        conn.execute("INSERT OR REPLACE INTO embedding_state VALUES ('watermark', ?)", (str(mark),))
         return mark
 
 

@@ -86,8 +86,17 @@ def apply(conn: sqlite3.Connection) -> None:
         conn.execute(_EMBEDDINGS)
     elif not found >= _OURS:
         _adopt(conn, found)
+    else:
+        _drop_strays(conn)
     for statement in _INDEXES:
         conn.execute(statement)
+
+
+def _drop_strays(conn: sqlite3.Connection) -> None:
+    """Drop rows of spaces that are lost: a new space could get the number of a lost one."""
+    known = "(SELECT id FROM embedding_spaces)"
+    conn.execute(f"DELETE FROM message_embeddings WHERE space_id NOT IN {known}")
+    conn.execute(f"DELETE FROM embedding_skips WHERE space_id <> 0 AND space_id NOT IN {known}")
 
 
 def _adopt(conn: sqlite3.Connection, found: set[str]) -> None:

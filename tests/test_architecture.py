@@ -11,14 +11,15 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "hermes_patch"
 LAYERS = [
-    {"errors", "_version", "forks"},
+    {"errors", "_version", "forks", "upstream"},
     {"profiles", "vectors", "text", "layout", "patching", "redaction", "stopwords", "config_keys"},
     {"config", "query", "nearest", "guard"},
     {"embedders"},  # with child, its other half: each names the other
     {"spaces", "units"},
     {"store", "rows", "postings", "migrations"},
     {"stash", "legs", "fusion", "lease", "failures", "sweep"},
-    {"indexer", "search"},
+    {"writes", "search"},
+    {"indexer"},
     {"engine"},
     {"recall", "sweeper", "methods", "deploy"},
     {"worker"},
@@ -28,7 +29,8 @@ LAYERS = [
     {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-KNOWS_HERMES = {"host", "config", "inside", "demo", "demo_steps", "deploy", "evaluation"}
+KNOWS_HERMES = {"host", "upstream", "config", "inside", "demo", "demo_steps", "deploy"}
+KNOWS_HERMES |= {"evaluation"}
 READS_ENVIRONMENT = {"config", "inside", "embedders", "deploy", "demo", "cli", "evaluation"}
 
 

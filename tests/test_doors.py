@@ -27,6 +27,7 @@ from hermes_patch import text as texts
 from hermes_patch.config import Settings
 from hermes_patch.embedders.base import PROBE_TEXT, Item
 from hermes_patch.indexer import Indexer
+from hermes_patch.stash import session_vectors
 from stub_server import StubServer, vector
 from targets import Installed
 
@@ -814,7 +815,7 @@ def test_what_is_kept_over_a_replacement_holds_no_part_of_a_long_message(tmp_pat
     whole = len(texts.chunks(long("kept"), MAX_TOKENS))
     for limit in (1, 2, whole, whole + 1, whole + 2):
         with database.reader() as conn:
-            kept = store.session_vectors(conn, "s1", limit)
+            kept = session_vectors(conn, "s1", limit)
         assert {len(chunks) for chunks in kept.values()} <= {1, whole}, limit
     assert len(kept) == 2
 

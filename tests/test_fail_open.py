@@ -101,7 +101,7 @@ SEAMS = (
     writing("host:Host._carry", garbage=()),
     writing("worker:Worker.wake", hangs=False),  # sets an event, by design on Hermes's thread
     writing("worker:Registry.of"),
-    writing("store:session_vectors"),
+    writing("stash:session_vectors"),
     writing("stash:Stash.keep"),
     writing("host:connect_readonly"),
     writing("config:load_inside_hermes", later=True),

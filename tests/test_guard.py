@@ -52,7 +52,7 @@ def test_our_own_message_is_shown() -> None:
 
 def test_failures_in_a_row_open_the_breaker_and_time_closes_it() -> None:
     now = [0.0]
-    watched = Guard(clock=lambda: now[0])
+    watched = Guard(ticks=lambda: now[0])
     calls = []
 
     def work() -> None:

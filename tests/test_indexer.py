@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from fakes import CountingEmbedder, PlainDatabase, unit
-from hermes_patch import spaces, store
+from hermes_patch import migrations, spaces, store
 from hermes_patch.config import Settings
 from hermes_patch.embedders.base import PROBE_TEXT, Item
 from hermes_patch.errors import EmbedderUnavailable
-from hermes_patch.indexer import BatchResult, Indexer
-from hermes_patch.stash import Stash
+from hermes_patch.indexer import VERIFY_SECONDS, BatchResult, Indexer
+from hermes_patch.stash import Stash, session_vectors
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_replaced_rows_take_their_vectors_from_the_stash(database: PlainDatabase
     drain(Indexer(database, CountingEmbedder(), Settings()))
     stash = Stash()
     with database.reader() as conn:
-        stash.keep(store.session_vectors(conn, "s1", 1000))
+        stash.keep(session_vectors(conn, "s1", 1000))
     database.conn.execute("DELETE FROM messages")
     assert database.vectors() == {}
     for n in range(20):
@@ -244,3 +244,62 @@ def test_what_the_beat_raises_ends_a_long_batch_with_nothing_stored(
         Indexer(database, embedder, Settings()).index_batch(beat=stop)
     assert len(embedder.messages_sent) == embedder.batch_size
     assert database.vectors() == {}
+
+
+def test_an_engine_that_changes_while_we_run_gets_a_space_of_its_own(tmp_path: Path) -> None:
+    database, embedder = PlainDatabase(tmp_path / "state.db"), CountingEmbedder()
+    indexer = Indexer(database, embedder, Settings())
+    indexer._ticks = lambda: ticks[0]
+    ticks = [0.0]
+    first = database.message("the first text")
+    indexer.index_batch()
+    embedder.salt = "another engine"
+    ticks[0] += VERIFY_SECONDS + 1
+    second = database.message("the second text")
+    indexer.index_batch()
+    query = "SELECT DISTINCT space_id FROM message_embeddings WHERE msg_id = ?"
+    of_first = database.conn.execute(query, (first,)).fetchall()
+    of_second = database.conn.execute(query, (second,)).fetchall()
+    assert (1,) in of_first and of_second == [(2,)]
+
+
+def test_after_a_failure_the_server_is_asked_again_who_it_is(tmp_path: Path) -> None:
+    database, embedder = PlainDatabase(tmp_path / "state.db"), CountingEmbedder()
+    indexer = Indexer(database, embedder, Settings())
+    database.message("the first text")
+    indexer.index_batch()
+
+    def fail(texts: Sequence[str]) -> None:
+        raise EmbedderUnavailable("restarting")
+
+    embedder.fail = fail
+    database.message("the second text")
+    with pytest.raises(EmbedderUnavailable):
+        indexer.index_batch()
+    embedder.fail = lambda texts: None
+    embedder.salt = "another engine"
+    indexer.index_batch()
+    spaces_used = database.conn.execute("SELECT count(*) FROM embedding_spaces").fetchone()
+    assert spaces_used == (2,)
+
+
+def test_vectors_whose_space_was_lost_are_not_taken_for_those_of_a_new_one(tmp_path: Path) -> None:
+    database = PlainDatabase(tmp_path / "state.db")
+    old = database.message("of the old model")
+    Indexer(database, CountingEmbedder(), Settings()).index_batch()
+    database.conn.execute("DROP TABLE embedding_spaces")
+    migrations.apply(database.conn)
+    assert database.vectors() == {}
+    embedder = CountingEmbedder(salt="another engine")
+    Indexer(database, embedder, Settings()).index_batch()
+    assert embedder.messages_sent == ["of the old model"] and set(database.vectors()) == {old}
+
+
+def test_a_probe_that_cannot_be_read_does_not_stop_us(tmp_path: Path) -> None:
+    database = PlainDatabase(tmp_path / "state.db")
+    database.message("the first text")
+    Indexer(database, CountingEmbedder(), Settings()).index_batch()
+    database.conn.execute("UPDATE embedding_spaces SET probe = x'0102'")
+    new = database.message("the second text")
+    Indexer(database, CountingEmbedder(), Settings()).index_batch()
+    assert new in database.vectors()

@@ -245,3 +245,117 @@ def test_a_message_that_a_search_found_edited_gets_the_vector_of_its_new_text(
     running.settle()
     assert running.embedder.messages_sent == ["the first wording", "the second wording"]
     assert running.database.vectors() == {msg_id: 1}
+
+
+def test_an_edited_message_is_embedded_anew_without_any_search_the_history_too(
+    running: Running,
+) -> None:
+    old = running.database.message("from before the patch", at=10.0)
+    new = running.database.message("from after the patch", at=100.0)
+    running.settle()
+    while not running.engine.indexer.index_batch().done:
+        pass
+    for msg_id in (old, new):
+        edit = "UPDATE messages SET content = 'edited ' || content WHERE id = ?"
+        running.database.conn.execute(edit, (msg_id,))
+    running.settle()
+    assert running.database.vectors() == {old: 1, new: 1}
+    assert "edited from before the patch" in running.embedder.messages_sent
+    assert "edited from after the patch" in running.embedder.messages_sent
+
+
+def test_rows_of_deleted_messages_are_swept(running: Running) -> None:
+    kept = running.database.message("this one stays", at=100.0)
+    gone = running.database.message("this one goes", at=100.0)
+    running.settle()
+    other = sqlite3.connect(running.database.path, isolation_level=None)
+    other.execute("DELETE FROM messages WHERE id = ?", (gone,))
+    other.close()
+    running.settle()
+    assert running.database.vectors() == {kept: 1}
+
+
+@pytest.mark.parametrize("value", ["abc", "-5", "", "1.5"])
+def test_a_watermark_that_cannot_be_read_is_drawn_anew(running: Running, value: str) -> None:
+    running.database.message("from before the patch", at=10.0)
+    running.settle()
+    set_value = "UPDATE embedding_state SET value = ? WHERE key = 'watermark'"
+    running.database.conn.execute(set_value, (value,))
+    new = running.database.message("from after the patch", at=100.0)
+    running.settle()
+    assert set(running.database.vectors()) == {new}
+
+
+@pytest.mark.parametrize("value", ["", "[]", '{"began": 1, "table": "x", "after": 0}', '{"a": 1}'])
+def test_a_place_of_the_sweep_that_cannot_be_read_is_the_beginning(
+    running: Running, value: str
+) -> None:
+    running.settle()
+    statement = "INSERT OR REPLACE INTO embedding_state VALUES ('sweep', ?)"
+    running.database.conn.execute(statement, (value,))
+    new = running.database.message("the disk is full", at=100.0)
+    running.settle()
+    assert set(running.database.vectors()) == {new}
+    assert running.engine.guard.failures() == []
+
+
+def test_a_lease_that_a_wrong_clock_made_does_not_stop_us(running: Running) -> None:
+    running.settle()
+    year = time.time() + 365 * 86400
+    statement = "INSERT OR REPLACE INTO embedding_lease VALUES (1, '1234-abcdef@elsewhere', ?)"
+    running.database.conn.execute(statement, (year,))
+    new = running.database.message("the disk is full", at=100.0)
+    running.settle()
+    assert set(running.database.vectors()) == {new}
+
+
+def test_a_retry_that_a_wrong_clock_put_off_for_years_is_made_now(running: Running) -> None:
+    running.settle()
+    new = running.database.message("the disk is full", at=100.0)
+    running.database.conn.execute(
+        "INSERT INTO embedding_skips VALUES (?, 1, 'whatever', 'once busy', 1, ?)",
+        (new, time.time() + 8 * 365 * 86400),
+    )
+    running.settle()
+    assert set(running.database.vectors()) == {new}
+
+
+def test_nothing_is_done_once_the_plugin_was_taken_away(tmp_path: Path) -> None:
+    running = Running(tmp_path / "state.db", CountingEmbedder())
+    running.worker = Worker(running.engine, applied_at=50.0, allowed=lambda: False)
+    running.database.message("the disk is full", at=100.0)
+    running.settle()
+    running.worker.stop()
+    assert running.embedder.sent == [] and not store.exists(running.database.conn)
+
+
+def test_a_database_moved_away_is_not_written_and_nothing_is_sent_for_it(tmp_path: Path) -> None:
+    running = Running(tmp_path / "state.db", CountingEmbedder())
+    running.settle()
+    (tmp_path / "state.db").rename(tmp_path / "moved.db")
+    other = PlainDatabase(tmp_path / "state.db", migrate=False)
+    other.message("of the other database", at=100.0)
+    running.settle()
+    running.worker.stop()
+    assert running.embedder.messages_sent == []
+    assert not store.exists(other.conn)
+    [failure] = running.engine.guard.failures()
+    assert "restart Hermes" in failure.message
+
+
+def test_whatever_is_thrown_the_worker_lives_on(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "BROKEN_SECONDS", 0.05)
+    real, thrown = running.worker._attempt, [SystemExit("no"), MemoryError(), ValueError("x")]
+
+    def attempt() -> float | None:
+        if thrown:
+            raise thrown.pop()
+        return real()
+
+    monkeypatch.setattr(running.worker, "_attempt", attempt)
+    new = running.database.message("the disk is full", at=100.0)
+    running.settle()
+    assert set(running.database.vectors()) == {new}
+    assert thrown == []

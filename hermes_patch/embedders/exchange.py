@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -18,8 +19,14 @@ import httpx
 
 from .. import forks
 from .._version import __version__
-from ..errors import BadResponse, EmbedderRefused, EmbedderUnavailable, HermesPatchError
-from . import protocol
+from ..errors import (
+    BadResponse,
+    BusyHere,
+    EmbedderRefused,
+    EmbedderUnavailable,
+    HermesPatchError,
+)
+from . import decoding, protocol
 from .protocol import Reply, TimedOut
 
 MAX_ANSWER = 64 * 1024 * 1024
@@ -29,8 +36,41 @@ CONCURRENT = 8
 KEEP_ALIVE = 60.0
 
 
+class _Call:
+    """One request: its deadline, and the client that it has for itself while under way."""
+
+    def __init__(self, host: str, timeout: float) -> None:
+        self._host = host
+        self._timeout = timeout
+        self.deadline = time.monotonic() + timeout
+        self.outcome: queue.SimpleQueue[Reply | Exception] = queue.SimpleQueue()
+        self.client: httpx.Client | None = None
+        self.given_up = False
+        self.waited_long = False
+
+    @property
+    def left(self) -> float:
+        """The seconds until the deadline."""
+        return max(0.0, self.deadline - time.monotonic())
+
+    def begin(self) -> None:
+        """Note that it is our turn now: is there still as much time as we waited for it?"""
+        self.waited_long = self.left < self._timeout / 2
+
+    def late(self, what: str = "complete answer") -> EmbedderUnavailable:
+        """Return the error for a deadline that is over, which may be nobody's fault but ours."""
+        if self.waited_long:
+            return BusyHere(f"{self._host}: too many questions at once here")
+        kind = TimedOut if what == "complete answer" else EmbedderUnavailable
+        return kind(f"{self._host}: no {what} within {self._timeout:g} s")
+
+
 class Exchange:
-    """Posts JSON to one server. Thread-safe; the client is made at the first request."""
+    """Posts JSON to one server. Thread-safe; clients are made when they are needed.
+
+    Each request under way has a client, and so a connection, of its own: to close it is the
+    only way to end an answer without end, and must not end any other.
+    """
 
     def __init__(
         self,
@@ -52,9 +92,10 @@ class Exchange:
 
     def _start_afresh(self) -> None:
         self._pid = os.getpid()
-        self._client: httpx.Client | None = None
+        self._ssl: ssl.SSLContext | None = None
+        self._idle: list[httpx.Client] = []
         self._slots = threading.BoundedSemaphore(CONCURRENT)
-        self._waiting: set[queue.SimpleQueue[Reply | Exception]] = set()
+        self._calls: set[_Call] = set()
 
     def __repr__(self) -> str:
         return f"Exchange({self._host!r})"
@@ -64,36 +105,38 @@ class Exchange:
 
         Raises:
             TimedOut: the reply was not complete in time.
+            BusyHere: the time went by while others of us were being answered.
             EmbedderUnavailable: no connection, or it broke.
             EmbedderRefused: the address or the proxy of the environment cannot be used.
             BadResponse: the reply is too large or cannot be decoded.
         """
-        deadline = time.monotonic() + timeout
         self._check_open()
-        slots = self._slots
+        call, slots = _Call(self._host, timeout), self._slots
         if timeout <= 0:
-            raise self._late(timeout)
-        if not slots.acquire(timeout=timeout):
-            self._hang_up()
-            raise self._late(timeout)
-        outcome: queue.SimpleQueue[Reply | Exception] = queue.SimpleQueue()
+            raise call.late()
+        acquired = slots.acquire(timeout=timeout)
+        call.begin()
+        if not acquired:
+            raise call.late()
 
         def run() -> None:
             try:
-                outcome.put(self._perform(url, content, timeout, deadline))
+                call.outcome.put(self._perform(call, url, content))
             except Exception as error:
-                outcome.put(self._translate(error, timeout))
+                call.outcome.put(self._translate(error, call))
             finally:
+                self._put_back(call)
                 slots.release()
 
-        self._waiting.add(outcome)
+        self._calls.add(call)
         try:
             _start(run)
-            result = outcome.get(timeout=max(0.0, deadline - time.monotonic()))
+            result = call.outcome.get(timeout=call.left)
         except queue.Empty:
-            raise self._late(timeout) from None
+            self._hang_up(call)
+            raise call.late() from None
         finally:
-            self._waiting.discard(outcome)
+            self._calls.discard(call)
         if isinstance(result, Exception):
             raise result
         return result
@@ -102,17 +145,12 @@ class Exchange:
         """Let connections go and wake everybody who waits for an answer."""
         with self._lock:
             self._closed = True
-        for outcome in tuple(self._waiting):
-            outcome.put(EmbedderUnavailable("the embedder was closed"))
-        self._hang_up()
-
-    def _hang_up(self) -> None:
-        """Close all connections, which ends requests that a server keeps alive without end."""
-        with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            with contextlib.suppress(Exception):
-                client.close()
+            idle, self._idle = self._idle, []
+        for call in tuple(self._calls):
+            call.outcome.put(EmbedderUnavailable("the embedder was closed"))
+            self._hang_up(call)
+        for client in idle:
+            _close(client)
 
     def _check_open(self) -> None:
         with self._lock:
@@ -121,32 +159,54 @@ class Exchange:
             if self._pid != os.getpid():
                 self._start_afresh()  # connections must not be shared with a forked child
 
-    def _open_client(self) -> httpx.Client:
+    def _hang_up(self, call: _Call) -> None:
+        """Close the connection of *call*, which a server may keep alive without end."""
+        with self._lock:
+            call.given_up = True
+            client = call.client
+        _close(client)
+
+    def _take(self, call: _Call) -> httpx.Client:
         with forks.work(), self._lock:
             if self._closed:
                 raise EmbedderUnavailable("the embedder was closed")
-            if self._client is None:
-                headers = {
-                    "Content-Type": "application/json",
-                    "Accept": "application/json",
-                    "User-Agent": f"hermes-patch/{__version__}",
-                }
-                if self._authorization:
-                    headers["Authorization"] = self._authorization
-                self._client = httpx.Client(
-                    headers=headers,
-                    trust_env=self._trust_env,
-                    follow_redirects=False,
-                    transport=self._transport,
-                    limits=httpx.Limits(keepalive_expiry=KEEP_ALIVE),
-                )
-            return self._client
+            call.client = self._idle.pop() if self._idle else self._new_client()
+            return call.client
 
-    def _perform(self, url: str, content: bytes, timeout: float, deadline: float) -> Reply:
-        client = self._open_client()
-        remaining = max(0.001, deadline - time.monotonic())
+    def _put_back(self, call: _Call) -> None:
+        with self._lock:
+            client, call.client = call.client, None
+            usable = not (self._closed or call.given_up)
+            if usable and client is not None:
+                self._idle.append(client)
+        if not usable:
+            _close(client)
+
+    def _new_client(self) -> httpx.Client:
+        if self._ssl is None and self._transport is None:
+            self._ssl = httpx.create_ssl_context(trust_env=self._trust_env)  # slow: files are read
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": f"hermes-patch/{__version__}",
+        }
+        if self._authorization:
+            headers["Authorization"] = self._authorization
+        return httpx.Client(
+            headers=headers,
+            trust_env=self._trust_env,
+            follow_redirects=False,
+            transport=self._transport,
+            verify=self._ssl or True,
+            limits=httpx.Limits(keepalive_expiry=KEEP_ALIVE),
+        )
+
+    def _perform(self, call: _Call, url: str, content: bytes) -> Reply:
+        client = self._take(call)
+        remaining = max(0.001, call.left)
         with client.stream("POST", url, content=content, timeout=remaining) as response:
-            body = self._read(response, timeout, deadline)
+            body = self._read(response, call)
         if response.is_success:
             return Reply(response.status_code, body)
         return Reply(
@@ -155,34 +215,36 @@ class Exchange:
             retry_after=protocol.retry_after(response.headers.get("Retry-After")),
         )
 
-    def _read(self, response: httpx.Response, timeout: float, deadline: float) -> bytes:
+    def _read(self, response: httpx.Response, call: _Call) -> bytes:
+        """Return the body; of an error, as much of it as may hold a code."""
+        fine = response.is_success
+        most = MAX_ANSWER if fine else MAX_ERROR_BODY
         body = bytearray()
-        for chunk in response.iter_bytes():
-            body += chunk
-            if time.monotonic() > deadline:
-                raise self._late(timeout)
-            if not response.is_success and len(body) > MAX_ERROR_BODY:
-                break
-            if len(body) > MAX_ANSWER:
-                raise BadResponse(f"{self._host}: the answer is larger than {MAX_ANSWER} bytes")
+        try:
+            for piece in decoding.pieces(response, lambda: most + 1 - len(body)):
+                body += piece
+                if not call.left:
+                    raise call.late()
+                if len(body) > most:
+                    break
+        except BadResponse as error:
+            if fine:
+                raise BadResponse(f"{self._host}: {error}") from None
+        if fine and len(body) > most:
+            raise BadResponse(f"{self._host}: the answer is larger than {most} bytes")
         return bytes(body)
 
-    def _late(self, timeout: float) -> TimedOut:
-        return TimedOut(f"{self._host}: no complete answer within {timeout:g} s")
-
-    def _translate(self, error: Exception, timeout: float) -> HermesPatchError:
+    def _translate(self, error: Exception, call: _Call) -> HermesPatchError:
         """Return an error of ours; texts of foreign ones may quote headers or addresses."""
         kind = type(error).__name__
         if isinstance(error, HermesPatchError):
             return error
         if isinstance(error, httpx.ConnectTimeout):
-            return EmbedderUnavailable(f"{self._host}: no connection within {timeout:g} s")
+            return call.late("connection")
         if isinstance(error, httpx.TimeoutException):
-            return self._late(timeout)
+            return call.late()
         if isinstance(error, httpx.ConnectError):
             return EmbedderUnavailable(f"{self._host}: cannot connect; is the server running?")
-        if isinstance(error, httpx.DecodingError):
-            return BadResponse(f"{self._host}: the answer cannot be decompressed")
         if isinstance(error, (httpx.InvalidURL, httpx.UnsupportedProtocol)):
             return EmbedderRefused(f"{self._host}: check remote.baseUrl ({kind})")
         if isinstance(error, ImportError):
@@ -191,6 +253,12 @@ class Exchange:
                 "package socksio; install it or name the host in NO_PROXY"
             )
         return EmbedderUnavailable(f"{self._host}: the connection failed ({kind})")
+
+
+def _close(client: httpx.Client | None) -> None:
+    if client is not None:
+        with contextlib.suppress(Exception):
+            client.close()
 
 
 def _start(run: Callable[[], None]) -> None:

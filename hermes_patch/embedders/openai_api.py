@@ -11,12 +11,19 @@ import httpx
 
 from .. import redaction
 from ..config import Settings
-from ..errors import BadResponse, ConfigError, EmbedderRefused, EmbedderUnavailable, VectorError
+from ..errors import (
+    BadResponse,
+    ConfigError,
+    EmbedderRefused,
+    EmbedderUnavailable,
+    QueryRefused,
+    VectorError,
+)
 from . import protocol
 from .base import Description, Item
 from .batches import BatchLimit, Run
 from .exchange import Exchange
-from .protocol import Form, Reply
+from .protocol import Form, Rejected, Reply
 
 QUICK = 0.25
 """The share of the timeout within which an answer counts as quick."""
@@ -105,13 +112,17 @@ class OpenAIEmbedder:
         """Return the unit vector of a query; one try, *timeout* seconds in all.
 
         Raises:
-            EmbedderError: there is none, whatever the cause.
+            QueryRefused: the text is empty, or the server rejects it.
+            EmbedderError: there is none for another cause.
         """
         query = self._presentable(text)
         if not query.strip():
-            raise BadResponse("an empty query has no vector")
+            raise QueryRefused("an empty query has no vector")
         prefix = protocol.harmless(self._settings.query_prefix)
-        item = self._ask([prefix + query], timeout)[0]
+        try:
+            item = self._ask([prefix + query], timeout)[0]
+        except Rejected as error:
+            raise QueryRefused(f"{error} to this query") from None
         if item.vector is None:
             raise BadResponse(f"{self._settings.host}: {item.reason}")
         return item.vector

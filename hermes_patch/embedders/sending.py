@@ -1,4 +1,4 @@
-"""What of a text is sent: its chunks, with the secrets taken out before it is cut.
+"""What of a text or a query is sent, with the secrets taken out before it is cut.
 
 A secret that is cut in two is no longer recognised in either half.
 """
@@ -24,3 +24,14 @@ def chunks(text: str, settings: Settings) -> list[texts.Chunk]:
     if not hidden:
         return cut
     return [replace(c, text=redaction.masked(text, hidden, c.start, c.end)) for c in cut]
+
+
+def query(raw: str, settings: Settings) -> str:
+    """Return *raw*, a query as it was typed, without secrets if it goes to another machine.
+
+    To be called before anything else: a secret without its quotes, or cut off, is not
+    recognised any more.
+    """
+    if not settings.redact or settings.is_loopback:
+        return raw
+    return redaction.redact(raw)

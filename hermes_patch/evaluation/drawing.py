@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 420.0, 250.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 40.0, 74.0, 12.0, 34.0
+WIDTH, HEIGHT = 440.0, 262.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 40.0, 88.0, 24.0, 34.0
 BINS = 24
-_LABEL_GAP = 14.0
+_LABEL, _LABEL_GAP = 72.0, 14.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ def curves(lines: Mapping[str, Sequence[float]], label: str) -> str:
     frame = _Frame(1.0, float(count), 1.0)
     parts = [*_shares(frame), *(_tick(frame, float(k), str(k)) for k in (1, 3, 5, 10))]
     parts.append(_caption("found among the first …"))
-    for mode, values in lines.items():
+    # The last mode is drawn broad and first, so that one that equals it is seen on top of it.
+    for mode, values in reversed(list(lines.items())):
         places = [(frame.x(k), frame.y(value)) for k, value in enumerate(values, 1)]
         parts.append(_line(places, f"line {mode}"))
         parts += [f'<circle class="dot {mode}" cx="{x}" cy="{y}" r="2.5"/>' for x, y in places]
@@ -89,7 +90,7 @@ def trade(
     for name, value_at in lines.items():
         parts.append(_line([(frame.x(x), frame.y(value_at(x))) for x in steps], f"line {name}"))
     ends = {name: frame.y(value_at(high)) for name, value_at in lines.items()}
-    words = {"right": "recall@5", "hopeless": "rightly empty"}
+    words = {"right": "recall@5", "hopeless": "empty"}
     for name, y in _spread(ends).items():
         parts.append(_text(f"name {name}", WIDTH - _RIGHT + 5, y + 4, words.get(name, name)))
     parts += _marks(frame, marks)
@@ -149,14 +150,15 @@ def _bar(frame: _Frame, start: float, step: float, base: int, count: int, kind: 
 
 
 def _marks(frame: _Frame, marks: Mapping[str, float | None]) -> list[str]:
-    parts = []
+    parts: list[str] = []
     known = {name: value for name, value in marks.items() if value is not None}
     for row, (name, value) in enumerate(known.items()):
         x = frame.x(value)
-        parts.append(_rule(f"mark {name}", x, _TOP - 4, x, HEIGHT - _BOTTOM))
-        end = "end" if row == 0 and len(known) > 1 else "start"
-        shift = -4 if end == "end" else 4
-        parts.append(_text("marked", x + shift, _TOP + 4, f"{name} {value:.2f}", end))
+        parts.append(_rule(f"mark {name}", x, _TOP - 10, x, HEIGHT - _BOTTOM))
+        before = row == 0 and len(known) > 1
+        # The label of a line near the left edge starts at the edge.
+        place, end = (x - 4, "end") if before and x > _LABEL else (0 if before else x + 4, "start")
+        parts.append(_text("marked", place, _TOP - 10, f"{name} {value:.2f}", end))
     return parts
 
 

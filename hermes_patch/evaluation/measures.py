@@ -6,6 +6,7 @@ among the first k distinct ones of the answer.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -84,8 +85,14 @@ def _within(place: int | None, k: int) -> float:
 
 def bootstrap(rows: Sequence[tuple[float, ...]]) -> list[Estimate]:
     """Return mean and percentile interval of every column of *rows*, one row a question."""
-    columns = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-    spread = [sorted(column) for column in zip(*_resampled(rows), strict=True)]
+    return _estimates(rows, _resampled(rows))
+
+
+def _estimates(
+    rows: Sequence[tuple[float, ...]], drawn: Sequence[tuple[float, ...]]
+) -> list[Estimate]:
+    columns = [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
+    spread = [sorted(column) for column in zip(*drawn, strict=True)]
     bounds = [(_quantile(one, (1 - LEVEL) / 2), _quantile(one, (1 + LEVEL) / 2)) for one in spread]
     return [Estimate(mean, low, high) for mean, (low, high) in zip(columns, bounds, strict=True)]
 
@@ -118,10 +125,12 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
 def paired(one: Sequence[float], other: Sequence[float]) -> Difference:
     """Compare two modes by their scores of the same questions, *one* minus *other*."""
     rows = [(a - b,) for a, b in zip(one, other, strict=True)]
-    estimate = bootstrap(rows)[0]
-    drawn = [row[0] for row in _resampled(rows)]
-    most = min(sum(mean <= 0 for mean in drawn), sum(mean >= 0 for mean in drawn))
-    return Difference(estimate.mean, estimate.low, estimate.high, min(1.0, 2 * most / len(drawn)))
+    drawn = _resampled(rows)
+    estimate = _estimates(rows, drawn)[0]
+    means = [row[0] for row in drawn]
+    most = min(sum(mean <= 0 for mean in means), sum(mean >= 0 for mean in means))
+    p = 2 * (most + 1) / (len(means) + 1)  # never 0: a draw not made might differ
+    return Difference(estimate.mean, estimate.low, estimate.high, min(1.0, p))
 
 
 def summary(

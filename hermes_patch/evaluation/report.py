@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from . import drawing
+from ..text import counted
+from . import MODES, drawing
 from .measures import curve
-from .running import MODES, UNFILTERED, Asked
+from .running import UNFILTERED, Asked
 from .sets import EvaluationSet
 from .style import CSS
 
@@ -70,7 +71,8 @@ def _text(value: object) -> str:
 def _counts(given: Sequence[EvaluationSet]) -> str:
     queries = sum(len(one.queries) for one in given)
     hopeless = sum(len(one.unanswerable) for one in given)
-    return f"{len(given)} sets, {queries} questions, {hopeless} without an answer"
+    sets = counted(len(given), "set")
+    return f"{sets}, {counted(queries, 'question')}, {hopeless} more without an answer"
 
 
 def _legend(data: Mapping[str, Any]) -> str:
@@ -103,8 +105,9 @@ def _section(given: EvaluationSet, modes: Mapping[str, Any], asked: Mapping[str,
         mode = asked.get("vector") or asked["hybrid"]
         figures += _of_similarity(given, free, mode)
     about = (
-        f"{len(given.sessions)} sessions, {given.messages()} messages, {len(given.queries)} "
-        f"questions, {len(given.unanswerable)} without an answer"
+        f"{len(given.sessions)} sessions, {given.messages()} messages, "
+        f"{counted(len(given.queries), 'question')}, "
+        f"{len(given.unanswerable)} more without an answer"
     )
     return (
         f'<section><h2>{_text(given.name)}</h2><p class="sub">{about}</p>'
@@ -123,8 +126,8 @@ def _figure(title: str, picture: str, keys: Mapping[str, str] | None = None) -> 
 def _of_similarity(given: EvaluationSet, free: Asked, mode: Asked) -> list[str]:
     groups = best_hits(given, free)
     marks = {"floor": mode.floor, "opening": mode.opening}
-    keys = {kind: f"{kind} ({len(values)})" for kind, values in groups.items()}
-    keys["hopeless"] = f"question without an answer ({len(groups['hopeless'])})"
+    words = {"right": "right", "wrong": "wrong", "hopeless": "question without an answer"}
+    keys = {kind: f"{words[kind]} ({len(found)})" for kind, found in groups.items() if found}
     label = f"{given.name}: similarities of right and wrong best hits"
     drawn = drawing.similarities(groups, marks, label)
     figures = [_figure("Best hits of the vectors, no floor", drawn, keys)]
@@ -137,7 +140,12 @@ def _of_similarity(given: EvaluationSet, free: Asked, mode: Asked) -> list[str]:
         bounds = (min(values), max(values))
         inside = {n: v for n, v in marks.items() if v is not None and bounds[0] <= v <= bounds[1]}
         label = f"{given.name}: recall and rightly empty answers over the floor"
-        figures.append(_figure("Noise against recall", drawing.trade(lines, bounds, inside, label)))
+        drawn = drawing.trade(lines, bounds, inside, label)
+        keys = {
+            "right": "recall@5 of the vectors",
+            "hopeless": "questions without an answer that rightly get none",
+        }
+        figures.append(_figure("Noise against recall", drawn, keys))
     return figures
 
 

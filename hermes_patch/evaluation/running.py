@@ -26,7 +26,6 @@ from .measures import Answer
 from .saved import Saved
 from .sets import EvaluationSet
 
-MODES = ("host", "keyword", "vector", "hybrid")
 UNFILTERED = "unfiltered"
 """The mode ``vector`` without a floor, which shows what the floor keeps out."""
 

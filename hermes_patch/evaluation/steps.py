@@ -13,6 +13,7 @@ import json
 import os
 import sqlite3
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ _ROLES = ["user", "assistant"]
 _TOP = 10
 _PACE = 60.0  # seconds between two messages
 _PATIENCE = 60.0
-_LEGS = {"keyword": ("ok", "off"), "vector": ("off", "ok"), "hybrid": ("ok", "ok")}
+_TRIES = 3
 
 Hits = list[dict[str, Any]]
 
@@ -103,13 +104,13 @@ class _Watch:
     """
 
     def __init__(self, mode: str) -> None:
-        from hermes_patch import recall, search
+        from hermes_patch import host, recall, search
 
         self.mode = mode
         self.legs: dict[str, str] | None = None
         self._fuse = search.fuse
         vars(search)["fuse"] = self.fuse
-        recall.LEGS_SECONDS = _PATIENCE
+        recall.LEGS_SECONDS = host.PREPARE_SECONDS = _PATIENCE
 
     def fuse(self, reader: Any, rows: Any, request: Any, vector: Any, **options: Any) -> Any:
         """Stand in for ``search.fuse``."""
@@ -118,14 +119,15 @@ class _Watch:
         self.legs = outcome.legs
         return outcome
 
-    def check(self, name: str, semantic: dict[str, Any] | None) -> None:
-        """End the process when the question *name* was not answered as it should be."""
+    def problem(self, semantic: dict[str, Any] | None) -> str:
+        """Return why the last question was not answered as it should be, "" if it was."""
         legs, self.legs = self.legs, None
         if legs is None or semantic is None:
-            raise SystemExit(f"question {name}: the search failed, only Hermes answered")
-        got = (legs["relaxed"], legs["vector"])
-        if semantic["status"] != "ok" or got not in (_LEGS[self.mode], ("off", "off")):
-            raise SystemExit(f"question {name}: {semantic['status']}; relaxed and vector leg {got}")
+            return "the search failed, only Hermes answered"
+        failed = {leg: how for leg, how in legs.items() if how not in ("ok", "off")}
+        if semantic["status"] == "ok" and not failed:
+            return ""
+        return f"{semantic['status']}; failed legs: {failed or 'none'}"
 
     def keeps(self, result: dict[str, Any]) -> bool:
         """Tell whether a result belongs to the mode; the tool looks for titles by itself."""
@@ -133,45 +135,56 @@ class _Watch:
 
 
 def _asker(db: Any, watch: _Watch | None) -> Callable[[str, str], Hits]:
+    search = _search(db, watch)
+
+    def one(name: str, text: str) -> Hits:
+        problem = ""
+        for attempt in range(_TRIES):
+            time.sleep(attempt)
+            found, semantic = search(text)
+            problem = watch.problem(semantic) if watch is not None else ""
+            if not problem:
+                return found
+        raise SystemExit(f"question {name}: {problem}")
+
+    return one
+
+
+def _search(db: Any, watch: _Watch | None) -> Callable[[str], tuple[Hits, Any]]:
+    """Return what asks one question: the hits, and what our side says of the search."""
     import tools.session_search_tool as tool  # type: ignore[import-not-found]
 
     place = _places()
     if "sort" not in inspect.signature(tool.session_search).parameters:
-        return _through_the_database(db, watch, place)
+        return _below_the_tool(db, place)
 
-    def one(name: str, text: str) -> Hits:
+    def search(text: str) -> tuple[Hits, Any]:
         answer = json.loads(tool.session_search(query=text, db=db, limit=_TOP))
-        if watch is not None:
-            watch.check(name, answer.get("semantic"))
         results = [r for r in answer.get("results", []) if watch is None or watch.keeps(r)]
-        return [_hit(r, r.get("match_message_id"), r.get("similarity"), place) for r in results]
+        hits = [_hit(r, r.get("match_message_id"), r.get("similarity"), place) for r in results]
+        return hits, answer.get("semantic")
 
-    return one
+    return search
 
 
-def _through_the_database(
-    db: Any, watch: _Watch | None, place: dict[int, int]
-) -> Callable[[str, str], Hits]:
-    """Ask below the tool, which in older releases has a model summarise every session."""
+def _below_the_tool(db: Any, place: dict[int, int]) -> Callable[[str], tuple[Hits, Any]]:
+    """Ask the database; the tool of older releases has a model summarise every session."""
     from hermes_patch import recall
 
-    def one(name: str, text: str) -> Hits:
+    def search(text: str) -> tuple[Hits, Any]:
         trace = recall.Trace()
         token = recall.tool_call.set(trace)
         rows = db.search_messages(text, role_filter=_ROLES, exclude_sources=_HIDDEN, limit=50)
         recall.tool_call.reset(token)
-        if watch is not None:
-            watch.check(name, trace.semantic)
         best: dict[str, dict[str, Any]] = {}
         for row in rows:
             best.setdefault(row["session_id"], row)
         similar = {msg_id: found.similarity for msg_id, found in trace.found.items()}
-        return [
-            _hit(row, row["id"], similar.get(row["id"]), place)
-            for row in list(best.values())[:_TOP]
-        ]
+        found = list(best.values())[:_TOP]
+        hits = [_hit(row, row["id"], similar.get(row["id"]), place) for row in found]
+        return hits, trace.semantic
 
-    return one
+    return search
 
 
 def _places() -> dict[int, int]:

@@ -3,11 +3,11 @@
 CSS = """\
 :root { color-scheme: light dark; --page: #f7f7f5; --card: #fff; --ink: #1c1e21; --soft: #5d6570;
   --line: #dcdfe3; --host: #8a919b; --keyword: #c77700; --vector: #3b76d6; --hybrid: #0b8a5f;
-  --right: #0b8a5f; --wrong: #c9524a; --hopeless: #8a919b; }
+  --right: #0b8a5f; --wrong: #d55e00; --hopeless: #8a919b; }
 @media (prefers-color-scheme: dark) {
   :root { --page: #15171a; --card: #1e2125; --ink: #e8eaed; --soft: #a0a8b2; --line: #363b42;
     --host: #939ba6; --keyword: #f0a63a; --vector: #79a9f5; --hybrid: #41c993;
-    --right: #41c993; --wrong: #f0827a; --hopeless: #939ba6; } }
+    --right: #41c993; --wrong: #f4904a; --hopeless: #939ba6; } }
 body { margin: 0; background: var(--page); color: var(--ink);
   font: 15px/1.45 system-ui, "Noto Sans CJK SC", sans-serif; }
 main { max-width: 1320px; margin: 0 auto; padding: 28px 24px 60px; }
@@ -28,7 +28,7 @@ small { display: block; font-size: 11.5px; font-weight: 400; }
 .row b { height: 9px; background: var(--line); border-radius: 5px; overflow: hidden; }
 .row b i { display: block; height: 100%; } .value { text-align: right; font-variant-numeric:
   tabular-nums; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(340px, 1fr)); gap: 14px;
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(340px, 1fr)); gap: 14px;
   }
 figure { margin: 0; padding: 12px 12px 8px; } figcaption { font-weight: 600; font-size: 13.5px;
   margin-bottom: 4px; }
@@ -36,8 +36,10 @@ figure { margin: 0; padding: 12px 12px 8px; } figcaption { font-weight: 600; fon
 svg { width: 100%; height: auto; display: block; }
 svg text { font-size: 11px; fill: var(--soft); } svg .name { font-size: 12px; font-weight: 600; }
 svg .marked { fill: var(--ink); } .grid { stroke: var(--line); stroke-width: .7; }
+svg .line.right { stroke-width: 2.6; }
 .axis { stroke: var(--soft); stroke-width: 1; }
-.line { fill: none; stroke-width: 2; stroke-linejoin: round; } .line.hybrid { stroke-width: 3.2; }
+.line { fill: none; stroke-width: 2; stroke-linejoin: round; }
+.line.hybrid { stroke-width: 7; stroke-opacity: .45; stroke-linecap: round; }
 .line.host { stroke-dasharray: 2 4; } .line.keyword { stroke-dasharray: 7 4; }
 .line.hopeless { stroke-dasharray: 6 4; }
 .mark { stroke: var(--ink); stroke-width: 1.4; } .mark.opening { stroke-dasharray: 4 3; }

@@ -14,9 +14,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .. import embedders, redaction
+from .. import embedders, redaction, upstream
 from ..errors import HermesPatchError
-from ..host import hermes_redactor
 from ..text import counted
 from . import read_settings, show, state_db, vendor_of
 
@@ -34,7 +33,7 @@ def backfill(args: argparse.Namespace, home: Path) -> int:
     from .. import backfill as runner
 
     settings, path = read_settings(), state_db(home)
-    redaction.use(hermes_redactor)
+    redaction.use(upstream.redact)
     since = _time(args.since)
     if args.batch_size:
         settings = replace(settings, batch_size=args.batch_size)
