@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from . import config, forks, methods, recall, redaction, stash, store, upstream
 from .engine import Engine, connect_readonly, identity, own_work
 from .guard import Guard, run_within
-from .patching import Patch, PatchSet, Refusal
+from .patching import Entry, Patch, PatchSet, Refusal
 from .worker import Registry, Worker
 
 T = TypeVar("T")
@@ -175,15 +175,14 @@ class Host:
             patches.append(Patch(tool, "_vector_recall", _instead(_nothing), "takeover"))
         schema = getattr(tool, "SESSION_SEARCH_SCHEMA", None)
         if isinstance(schema, dict) and isinstance(schema.get("description"), str):
-            patches.append(Patch(_Entry(schema), "description", _with_note, "description"))
+            patches.append(Patch(Entry(schema), "description", _with_note, "description"))
         return patches
 
     def _search_messages(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def search_messages(handle: Any, *args: Any, **kwargs: Any) -> Any:
             rows = original(handle, *args, **kwargs)
-            ours = self.patches.active and not own_work.get() and self._is_applied()
-            if not ours or not isinstance(rows, list):
+            if not self.patches.active or own_work.get() or not isinstance(rows, list):
                 return rows
             engine = self._prepared(handle)
             if engine is None:
@@ -243,10 +242,15 @@ class Host:
         return writing
 
     def _prepared(self, handle: Any) -> Engine | None:
-        engine = self._by_handle.get(handle, {}).get(upstream.home()) or self._bounded(
+        if not self.guard.run("prepare", self._is_applied, False):
+            return None
+        engine = self.guard.run("prepare", lambda: self._known(handle), None) or self._bounded(
             "prepare", PREPARE_SECONDS, lambda: self.engine_of(handle)
         )
         return engine if isinstance(engine, Engine) else None
+
+    def _known(self, handle: Any) -> Engine | None:
+        return self._by_handle.get(handle, {}).get(upstream.home())
 
     def _bounded(self, seam: str, seconds: float, work: Callable[[], T]) -> T | None:
         """Return ``work()``, None when it fails or takes longer than *seconds*."""
@@ -275,13 +279,6 @@ class Host:
         with forks.work(), closing(connect_readonly(engine.db_path, timeout=0.05)) as conn:
             if store.exists(conn):
                 engine.stash.keep(stash.session_vectors(conn, str(session_id), CARRY_CHUNKS))
-
-
-class _Entry:
-    """One key of a dict as an attribute, so that PatchSet can replace it in place."""
-
-    def __init__(self, mapping: dict[str, Any]) -> None:
-        object.__setattr__(self, "__dict__", mapping)
 
 
 def _existing(folder: Path) -> Path | None:

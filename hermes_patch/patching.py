@@ -47,6 +47,13 @@ class _Slot:
     replacement: Any
 
 
+class Entry:
+    """One key of a dict as an attribute, so that PatchSet can replace it in place."""
+
+    def __init__(self, mapping: dict[str, Any]) -> None:
+        object.__setattr__(self, "__dict__", mapping)
+
+
 def is_ours(value: Any) -> bool:
     """Tell whether *value*, or anything it wraps, was put in place by a PatchSet."""
     seen: set[int] = set()

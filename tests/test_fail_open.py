@@ -63,6 +63,9 @@ SEAMS = (
     # search_messages, on Hermes's thread
     Seam("host:Host.engine_of"),
     Seam("host:Host._engine"),
+    Seam("host:Host._is_applied", hangs=False, garbage=("None",)),  # whether a file is there
+    Seam("upstream:home", hangs=False),  # a variable of Hermes
+    Seam("host:Host._note_file", hangs=False),  # the number of a file
     Seam("recall:Call.bind", hangs=False),  # inspect.signature alone: nothing to wait for
     Seam("recall:widen", hangs=False, garbage=()),  # the whole of ours; its parts follow
     Seam("config:load_inside_hermes"),
