@@ -23,7 +23,7 @@ from .config import Settings
 from .embedders import profiles
 from .embedders.base import PROBE_TEXT, Embedder
 from .embedders.cache import QueryCache
-from .errors import BadResponse, DatabaseReplaced, HostError
+from .errors import BadResponse, BusyHere, DatabaseReplaced, HostError, QueryRefused
 from .guard import Guard, explain, run_within
 from .indexer import VERIFY_SECONDS, Indexer
 from .stash import Stash
@@ -226,7 +226,8 @@ class Engine:
         try:
             vector = run_within(seconds, lambda: self._embed_query(space, text, seconds), "query")
         except Exception as error:
-            self.guard.note("query", error)
+            if not isinstance(error, BusyHere | QueryRefused):  # the embedder itself is fine
+                self.guard.note("query", error)
             return QueryVector(None, space, explain(error))
         self.guard.succeeded("query")
         return QueryVector(vector, space, "")

@@ -11,12 +11,14 @@ import inspect
 import json
 import math
 import sqlite3
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import layout, query, search, store
+from . import layout, query, redaction, search, store
 from .config import Settings
+from .embedders import sending
 from .engine import Engine, QueryVector, own_work
 from .errors import LegFailed
 from .guard import run_within
@@ -159,7 +161,9 @@ def _fuse(
 ) -> tuple[search.Outcome, dict[str, Any]]:
     engine.check_same_file(call.handle)
     request = call.request()
-    plain = query.plain_text(request.query)
+    # Secrets are looked for in the query as typed: in plain words none would be recognised.
+    safe = sending.query(request.query, engine.settings).replace(redaction.MARK, " ")
+    plain = query.plain_text(safe)
     host_alone = query.parse(request.query).is_host_alone
     _, relaxed_weight, vector_weight = engine.settings.weights
     if host_alone or not plain or not vector_weight:
@@ -176,6 +180,7 @@ def _fuse(
             relaxed=not typing and relaxed_weight > 0,
             weights=engine.settings.weights,
             rrf_k=engine.settings.rrf_k,
+            deadline=time.monotonic() + LEGS_SECONDS - search.GRACE,
         )
         semantic = describe(engine, conn, answer.reason or _failed(outcome))
     engine.stale.update(outcome.stale)

@@ -64,8 +64,7 @@ SEAMS = (
     Seam("host:Host.engine_of"),
     Seam("host:Host._engine"),
     Seam("host:Host._is_applied", hangs=False, garbage=("None",)),  # whether a file is there
-    Seam("upstream:home", hangs=False),  # a variable of Hermes
-    Seam("host:Host._note_file", hangs=False),  # the number of a file
+    Seam("upstream:home", hangs=False, garbage=("None", "list")),  # a variable of Hermes
     Seam("recall:Call.bind", hangs=False),  # inspect.signature alone: nothing to wait for
     Seam("recall:widen", hangs=False, garbage=()),  # the whole of ours; its parts follow
     Seam("config:load_inside_hermes"),
@@ -100,6 +99,7 @@ SEAMS = (
     # writing: append_message and the write helper, replace_messages, clear_messages
     writing("host:Host.engine_of"),
     writing("host:Host._applied_at"),
+    writing("host:Host._note_file", hangs=False),  # the number of a file
     writing("host:Host._wake_of"),
     writing("host:Host._carry", garbage=()),
     writing("worker:Worker.wake", hangs=False),  # sets an event, by design on Hermes's thread

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from databases import HostDatabase
 from hermes_patch import recall, search
 from hermes_patch.config import Settings
-from hermes_patch.engine import Engine
+from hermes_patch.engine import Engine, QueryVector
 from hermes_patch.recall import Trace
 from hermes_patch.search import Found
 
@@ -57,3 +58,36 @@ def test_a_leg_that_fails_is_told_and_over_once_it_works_again(tmp_path: Path) -
     assert failure.message == "the vector leg failed (DatabaseError)"
     recall._tell(engine, search.Outcome([], {}, {"relaxed": search.OFF, "vector": search.OK}))
     assert engine.guard.failures()[0].over is not None
+
+
+@pytest.mark.parametrize(
+    ("typed", "secret"),
+    [
+        ('the server wants password="correct horse battery staple" now', "horse"),
+        ("why does token=abc(SECRETdef)SECRETghi fail", "SECRET"),
+        ("what is token=" + "Z9" * 1500, "Z9Z9"),
+        ("a long log " * 150 + "-----BEGIN RSA PRIVATE KEY-----\n" + "QUJD" * 300, "QUJDQUJD"),
+    ],
+)
+def test_secrets_in_a_query_are_hidden_before_it_becomes_plain_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, secret: str
+) -> None:
+    HostDatabase(tmp_path / "state.db").conn.close()
+    remote = Settings(provider="openai", model="stub", base_url="https://example.org/v1")
+    engine = Engine(tmp_path / "state.db", lambda: remote, owned=True)
+    sent: list[str] = []
+
+    def query_vector(text: str, *_args: object, **_more: object) -> QueryVector:
+        sent.append(text)
+        return QueryVector(None, None, "")
+
+    monkeypatch.setattr(engine, "query_vector", query_vector)
+    handle = Handle()
+    engine.attach(handle)
+    call = recall.Call(lambda *_: [], handle, {"query": typed, "limit": 5, "offset": 0})
+    recall._fuse(engine, call, [], False, 1.0)
+    assert len(sent) == 1 and sent[0] and secret not in sent[0]
+
+
+class Handle:
+    """Stands for a SessionDB, of which only its identity matters here."""

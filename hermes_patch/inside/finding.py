@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import recall
+from ..embedders import sending
 from ..engine import connect_readonly, own_work
 from ..errors import HermesPatchError
 from ..host import Host
@@ -55,7 +56,8 @@ def _rows(
             own_work.reset(token)
         return rows, {"status": "not asked: keywords only"}
     engine = host.engine_of(handle)
-    answer = engine.query_vector(args.query, engine.settings.query_budget)
+    safe = sending.query(args.query, engine.settings)
+    answer = engine.query_vector(safe, engine.settings.query_budget)
     if answer.vector is None:
         raise HermesPatchError(f"no vector for the query: {answer.reason}")
     found = handle.search_by_vector(answer.vector, top_k=args.limit)
