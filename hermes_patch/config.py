@@ -24,7 +24,10 @@ PROVIDERS = ("local", "openai", "off")
 DEFAULT_ROLES = ("user", "assistant")
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _DOTENV_VALUE = re.compile(r"""(?:(["'])(.*)\1|(.*?))(?:\s+#.*)?""")
-_SECRET_IN_QUERY = re.compile(r"(?:^|[&;_-])(?:(?:api)?[_-]?key|token|secret|password)=", re.I)
+_SECRET_IN_QUERY = re.compile(  # by its name, or a long value that is no name of a model
+    r"(?i:(?:^|[&;_-])(?:(?:api|access)?[_-]?key|token|secret|password|sig(nature)?|code|sas|auth"
+    r"|credential)=)|=(?!(?:([a-zA-Z]{1,12}\d?|v?\d{1,4}\w?)([-_./]|\b))+([&;]|$))[\w.~+/%=-]{21,}"
+)
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,9 @@ class Engine:
         if self.guard.is_open("query"):
             return QueryVector(None, space, "the embedder failed a moment ago")
         try:
-            vector = run_within(seconds, lambda: self._embed_query(space, text, seconds), "query")
+            vector = run_within(
+                seconds, lambda: self._embed_query(space, text, 0.95 * seconds), "query"
+            )
         except Exception as error:
             if not isinstance(error, BusyHere | QueryRefused):  # the embedder itself is fine
                 self.guard.note("query", error)

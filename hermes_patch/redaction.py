@@ -34,14 +34,34 @@ _TOKENS = "|".join(
     )
 )
 _SCHEME = r"(?:[a-z]{1,16}[ \t]{1,4})?"
-_SIGN = r"""["']?[ \t]{0,4}(?:[:=]|：|=>|:=)[ \t]{0,4}"""
-_VALUE = (
-    r"""(?!["']?(?:\[redacted\]|\$\{))"""
-    r"""(?P<secret>"[^"\n]{3,400}"|'[^'\n]{3,400}'|[^\s"',;]{4,})"""
+_SIGN = r"""(?:\\{0,3}["'])?[ \t]{0,4}(?>:=|=>|[:=]|：)[ \t]{0,4}"""
+_UNMARKED = r"""(?!(?:\\{0,3}["'])?(?:\[redacted\]|\$\{))"""
+_QUOTED = (
+    r""""(?=(?:[^"\\\n]|\\.){3})(?:[^"\\\n]++|\\.)++"?"""
+    r"""|'(?=(?:[^'\\\n]|\\.){3})(?:[^'\\\n]++|\\.)++'?"""
+    r"""|\\{1,3}"[^"\n]{3,}+"?"""  # in JSON that is itself in a string of JSON
+)
+_BARE = r"""[^\s"',;]{4,}"""
+_VALUE = rf"{_UNMARKED}(?P<secret>{_QUOTED}|{_BARE})"
+# On a line of its own under its name, what may as well be a word of prose stays.
+_BELOW = (
+    r"(?:[|>][+-]?[ \t]{0,4})?(?:\r?\n[ \t]{0,16}){1,2}" + _UNMARKED + "(?P<secret>"
+    r"""(?:"[^"\n]{3,400}"|'[^'\n]{3,400}'"""
+    r"""|(?=\S{0,400}[\d!@#$%^&*+=~])[^\s"',;]{6,400}(?<!:))"""
+    r"(?=,?[ \t]{0,8}(?:[\r\n]|\Z)))"
 )
 _NAME = (
     r"(?:api[_-]?key|access[_-]?key(?:[_-]?id)?|private[_-]?key|secret(?:[_-]?(?:access[_-]?)?key)?"
     r"|token|passw(?:or)?d|passphrase|pass(?==)|pwd|密码|口令|密钥)"
+)
+
+# What follows the name of an option in prose: "use the --token flag".
+_AFTER_OPTION = (
+    r"(?:options?|flags?|arg(?:ument)?s?|param(?:eter)?s?|switch(?:es)?|values?|settings?|with"
+    r"|without|from|into|when|where|while|then|than|that|this|these|those|there|they|which|must"
+    r"|should|could|would|will|need(?:s|ed)?|takes?|gives?|given|makes?|work(?:s|ed|ing)?|fails?"
+    r"|failed|means?|asks?|reads?|exists?|does|have|also|only|because|your|their|instead|here"
+    r"|again|before|after|unless|until|like|twice|once|file|path|either|both)\b"
 )
 
 
@@ -49,7 +69,7 @@ _NAME = (
 class _Rule:
     """What to hide: the group ``secret``, sought only where one of ``needles`` occurs.
 
-    ``lower`` patterns look at the text in lower case.
+    ``lower`` rules look at the text in lower case, for their needles too.
     """
 
     needles: tuple[str, ...]
@@ -69,13 +89,20 @@ _RULES = (
         ("\n", "\\n"),
         re.compile(rf"(?<!{_B64})(?P<secret>(?:{_B64}{{60,76}}{_BREAK}){{2,}}(?:{_B64}{{1,76}})?)"),
     ),
-    _Rule(("://",), re.compile(r"""://[^\s/:@"'<>]{0,256}:(?P<secret>[^\s/"'<>]{1,256})@""")),
+    # A password may hold a slash, unless it looks like a port or the end of an IPv6 address.
+    _Rule(
+        ("://",),
+        re.compile(
+            r"""://[^\s/:@"'<>]{0,256}:(?!\[redacted\]@)(?P<secret>[^\s/"'<>]{1,256}(?=@)"""
+            r"""|(?!\d{1,5}[/?#]|[\da-fA-F:.]{0,45}\])[^\s"'<>@]{1,128}(?=@))"""
+        ),
+    ),
     _Rule(
         ("k-", "k_", "gh", "github_", "glpat-", "hf_", "IA", "AIza", "xox", "eyJ"),
         re.compile(f"(?P<secret>{_TOKENS})", re.ASCII),
     ),
     _Rule(
-        ("uthorization", "UTHORIZATION"),
+        ("authorization",),
         re.compile(
             r"""authorization["']?[ \t]{0,4}[:=][ \t]{0,4}["']?"""
             rf"""(?!{_SCHEME}\[redacted\]){_SCHEME}(?P<secret>[^\s"',;]{{6,}})"""
@@ -83,7 +110,7 @@ _RULES = (
         lower=True,
     ),
     _Rule(
-        ("earer", "EARER"),
+        ("bearer",),
         re.compile(
             r"bearer[ \t]{1,4}(?P<secret>(?:[\w.~+/-]{16,}"
             r"|(?=[a-z_.~+/-]{0,60}\d)[\w.~+/-]{6,})=*)",
@@ -91,7 +118,24 @@ _RULES = (
         ),
         lower=True,
     ),
+    _Rule(
+        ("cookie",),
+        re.compile(
+            r"""cookie["']?[ \t]{0,4}[:=][ \t]{0,4}["']?(?=[\w.-]{1,64}=)"""
+            r"""(?P<secret>(?:[^\n"']|(?<==)"[^"\n]{0,400}")++)"""
+        ),
+        lower=True,
+    ),
     _Rule((":", "=", "："), re.compile(_NAME + _SIGN + _VALUE), lower=True),
+    _Rule(("\n",), re.compile(_NAME + _SIGN + _BELOW), lower=True),
+    _Rule(
+        ("--",),
+        re.compile(
+            rf"--(?:[a-z]{{1,20}}[_-]){{0,3}}(?:{_NAME}|pass|cookie)[ \t]{{1,4}}"
+            rf"(?![-<(\[{{]|[^\x00-\x7f]|[\"']?\$|{_AFTER_OPTION}){_VALUE}"
+        ),
+        lower=True,
+    ),
 )
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
 
@@ -124,8 +168,9 @@ def redact(text: str) -> str:
 def spans(text: str) -> list[Span]:
     """Return where secrets are in *text*, in order, none touching another's inside."""
     hidden: list[Span] = []
+    lower = _lower(text)
     for rule in _RULES:
-        if any(needle in text for needle in rule.needles):
+        if any(needle in (lower if rule.lower else text) for needle in rule.needles):
             current = masked(text, hidden)
             current = _lower(current) if rule.lower else current
             found = [match.span("secret") for match in rule.pattern.finditer(current)]

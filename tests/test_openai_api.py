@@ -26,11 +26,11 @@ from hermes_patch.embedders.base import PROBE_TEXT, UNTRIED, Embedder, Item
 from hermes_patch.embedders.openai_api import OpenAIEmbedder
 from hermes_patch.errors import (
     BadResponse,
-    BatchTooLarge,
     ConfigError,
     EmbedderError,
     EmbedderRefused,
     EmbedderUnavailable,
+    QueryRefused,
 )
 from hermes_patch.vectors import cosine
 
@@ -715,7 +715,7 @@ def test_a_query_is_tried_once_and_never_waits(failure: Reply) -> None:
 
 
 def test_a_query_that_is_too_long_says_so() -> None:
-    with pytest.raises(BatchTooLarge):
+    with pytest.raises(QueryRefused):
         embedder(Server(lambda texts: error(400))).embed_query("q", 5)
 
 

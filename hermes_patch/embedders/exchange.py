@@ -30,6 +30,7 @@ from . import decoding, protocol
 from .protocol import Reply, TimedOut
 
 MAX_ANSWER = 64 * 1024 * 1024
+"""Bytes of an answer, after it was decompressed, however many texts were sent."""
 MAX_ERROR_BODY = 64 * 1024
 CONCURRENT = 8
 """Requests under way at once, those included that nobody waits for any more."""
@@ -39,8 +40,9 @@ KEEP_ALIVE = 60.0
 class _Call:
     """One request: its deadline, and the client that it has for itself while under way."""
 
-    def __init__(self, host: str, timeout: float) -> None:
+    def __init__(self, host: str, timeout: float, most: int) -> None:
         self._host = host
+        self.most = most
         self._timeout = timeout
         self.deadline = time.monotonic() + timeout
         self.outcome: queue.SimpleQueue[Reply | Exception] = queue.SimpleQueue()
@@ -100,8 +102,10 @@ class Exchange:
     def __repr__(self) -> str:
         return f"Exchange({self._host!r})"
 
-    def post(self, url: str, content: bytes, timeout: float) -> Reply:
+    def post(self, url: str, content: bytes, timeout: float, most: int = MAX_ANSWER) -> Reply:
         """Return the server's reply, whatever its status, within *timeout* seconds.
+
+        ``most`` is the largest answer to expect, in bytes.
 
         Raises:
             TimedOut: the reply was not complete in time.
@@ -111,7 +115,7 @@ class Exchange:
             BadResponse: the reply is too large or cannot be decoded.
         """
         self._check_open()
-        call, slots = _Call(self._host, timeout), self._slots
+        call, slots = _Call(self._host, timeout, min(most, MAX_ANSWER)), self._slots
         if timeout <= 0:
             raise call.late()
         acquired = slots.acquire(timeout=timeout)
@@ -170,6 +174,8 @@ class Exchange:
         with forks.work(), self._lock:
             if self._closed:
                 raise EmbedderUnavailable("the embedder was closed")
+            if call.given_up:
+                raise call.late()
             call.client = self._idle.pop() if self._idle else self._new_client()
             return call.client
 
@@ -204,8 +210,19 @@ class Exchange:
 
     def _perform(self, call: _Call, url: str, content: bytes) -> Reply:
         client = self._take(call)
-        remaining = max(0.001, call.left)
-        with client.stream("POST", url, content=content, timeout=remaining) as response:
+
+        def check(stage: str, _: object) -> None:
+            # A connection that came about after it was hung up can only be left from here.
+            if call.given_up and stage.endswith("_headers.started"):
+                raise call.late()
+
+        with client.stream(
+            "POST",
+            url,
+            content=content,
+            timeout=max(0.001, call.left),
+            extensions={"trace": check},
+        ) as response:
             body = self._read(response, call)
         if response.is_success:
             return Reply(response.status_code, body)
@@ -218,10 +235,11 @@ class Exchange:
     def _read(self, response: httpx.Response, call: _Call) -> bytes:
         """Return the body; of an error, as much of it as may hold a code."""
         fine = response.is_success
-        most = MAX_ANSWER if fine else MAX_ERROR_BODY
+        most = call.most if fine else MAX_ERROR_BODY
         body = bytearray()
+        pieces = decoding.pieces(response, lambda: most + 1 - len(body))
         try:
-            for piece in decoding.pieces(response, lambda: most + 1 - len(body)):
+            for piece in pieces:
                 body += piece
                 if not call.left:
                     raise call.late()

@@ -165,7 +165,7 @@ class OpenAIEmbedder:
         settings = self._settings
         dimensions = settings.dimensions if settings.send_dimensions else None
         content = protocol.body(form, settings.model, texts, dimensions)
-        return self._exchange.post(form.url, content, timeout)
+        return self._exchange.post(form.url, content, timeout, protocol.most(len(texts)))
 
     def _checked(self, found: list[list[float] | str]) -> list[Item]:
         dims = self._expected([len(vector) for vector in found if not isinstance(vector, str)])

@@ -32,6 +32,7 @@ MULTIMODAL = "/embeddings/multimodal"
 LONGEST_WAIT = 3600.0
 """The most of a ``Retry-After`` that is believed, in seconds."""
 
+_MOST_BESIDES = _MOST_OF_A_VECTOR = 512 * 1024
 _CODE = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _EXHAUSTED = frozenset(
@@ -134,6 +135,14 @@ def body(form: Form, model: str, texts: Sequence[str], dimensions: int | None) -
     if dimensions is not None:
         content["dimensions"] = dimensions
     return json.dumps(content, ensure_ascii=False).encode("utf-8")
+
+
+def most(count: int) -> int:
+    """Return how many bytes an answer for *count* texts can be expected to have at most.
+
+    Parsed, an answer may take twenty times its size.
+    """
+    return _MOST_BESIDES + count * _MOST_OF_A_VECTOR
 
 
 def embeddings(answer: bytes, count: int) -> list[Any]:
