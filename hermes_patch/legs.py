@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from . import nearest, postings, rows, units
 from . import text as texts
 from .layout import Filters, Layout
-from .query import CJK, Query, fold, is_cjk
+from .query import Query, fold, is_cjk
 from .rows import Message
 from .units import Score, Scorer
 
@@ -35,12 +35,20 @@ DEPTH = 100
 EXAMINED = 600
 """The most candidates of the relaxed leg whose text is read."""
 
+MAX_READ_CHARS = 4_000_000
+"""How much text the relaxed leg scores at most, that of the most promising messages first."""
+
+KIN_CHARS = 1000
+"""How much of the beginning and of the end of long texts must agree for them to be kin."""
+
+DEEPEST = 32 * DEPTH
+"""The most neighbours the vector leg looks at to find DEPTH that are no repetition."""
+
 SORTED_FLOOR = 0.08
 """Added to the floor of the vector leg when hits are ordered by time."""
 
-T = TypeVar("T", bound=Hashable)
+T = TypeVar("T")
 _DIGITS = re.compile(r"\d+")
-_LETTER = rf"[^\W_{CJK}]"
 
 
 @dataclass(frozen=True)
@@ -100,8 +108,9 @@ def contains(message: Message, terms: Iterable[str]) -> bool:
 
 def mentions(message: Message, terms: Iterable[str]) -> bool:
     """Tell whether *message* contains any of the folded terms."""
-    text = fold(message.searchable)
-    return any(_occurs(term, text) for term in terms)
+    wanted = list(terms)
+    text = fold(message.searchable) if wanted else ""
+    return any(_occurs(term, text) for term in wanted)
 
 
 def _occurs(term: str, folded: str) -> bool:
@@ -146,7 +155,7 @@ def _is_by_time(host_rows: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _scores(messages: Sequence[Message], scorer: Scorer) -> dict[int, Score]:
-    counted = [scorer.counts(fold(message.searchable)) for message in messages]
+    counted = [scorer.counts(fold(units.sample(message.searchable))) for message in messages]
     return {m.id: s for m, s in zip(messages, scorer.scores(counted), strict=True)}
 
 
@@ -158,24 +167,30 @@ def relaxed(
     scorer: Scorer,
     found: Mapping[units.Unit, set[int]],
     gate: float,
+    deadline: float | None = None,
 ) -> list[int]:
     """Return the ids of messages that share enough rare vocabulary with *query*, best first.
 
     Ranked by BM25 over content words and CJK bigrams, gated by idf-weighted coverage; terms
     after NOT exclude. At most :data:`DEPTH`.
+
+    Raises:
+        BudgetExceeded: after *deadline*, a value of ``time.monotonic()``.
     """
-    kept: list[int] = []
-    counted, kin = [], {}
+    counted, kin, read = [], {}, 0
     promising = _promising(found, postings.total(conn))
-    # All are read before any is scored: in DELETE mode an append waits for a read under way.
-    for message in list(rows.load(conn, promising, layout, filters)):
+    for message in rows.load(conn, promising, layout, filters, deadline):
+        nearest.check_time(deadline)
+        if read >= MAX_READ_CHARS:
+            break
+        text = units.sample(message.searchable)
+        read += len(text)
         if not mentions(message, query.excluded):
-            kept.append(message.id)
             kin[message.id] = kin_of(message.text)
-            counted.append(scorer.counts(fold(message.searchable)))
-    scores = zip(scorer.scores(counted), kept, strict=True)
+            counted.append(scorer.counts(fold(text)))
+    scores = zip(scorer.scores(counted), kin, strict=True)
     passed = sorted((-s.relevance, -msg_id) for s, msg_id in scores if s.coverage >= gate)
-    return _spread([-msg_id for _, msg_id in passed], kin.__getitem__)[:DEPTH]
+    return _spread([-msg_id for _, msg_id in passed], kin.__getitem__)
 
 
 def _promising(found: Mapping[units.Unit, set[int]], total: int) -> list[int]:
@@ -205,6 +220,7 @@ def vector(
     wanted: VectorQuery,
     floor: float,
     stale: list[int] | None = None,
+    deadline: float | None = None,
 ) -> list[VectorHit]:
     """Return the messages nearest to the query vector, one for every distinct text.
 
@@ -213,53 +229,70 @@ def vector(
 
     Raises:
         VectorError: the query vector is not one of the space.
+        BudgetExceeded: after *deadline*, a value of ``time.monotonic()``.
     """
-    k = 2 * DEPTH
-    while True:
-        found = nearest.nearest(
-            conn, wanted.space_id, wanted.dims, wanted.vector, k, floor, filters, layout
-        )
-        distinct = list({n.text_hash: n for n in reversed(found)}.values())[::-1]
-        if not distinct or distinct[0].similarity < (wanted.opening or floor):
-            return []
-        edited: list[int] = []
-        hits = _served(conn, layout, query, distinct, edited)
-        kin = {hit.message.id: kin_of(hit.message.text) for hit in hits}
-        if len(found) < k or len(set(kin.values())) >= DEPTH or k > 16 * DEPTH:
-            break
-        k *= 4
-    if stale is not None:
-        stale += edited
-    return _spread(hits, lambda hit: kin[hit.message.id])[:DEPTH]
+    found = nearest.nearest(
+        conn,
+        wanted.space_id,
+        wanted.dims,
+        wanted.vector,
+        DEEPEST,
+        floor,
+        filters,
+        layout,
+        deadline,
+    )
+    if not found or found[0].similarity < (wanted.opening or floor):
+        return []
+    edited = stale if stale is not None else []
+    hits = _served(conn, layout, query, found, edited, deadline)
+    return _spread(hits, lambda hit: kin_of(hit.message.text))
 
 
 def kin_of(text: str) -> str:
     """Return what *text* has in common with those that differ in numbers and dates only."""
-    return _DIGITS.sub("0", fold(text))
+    if len(text) <= 4 * KIN_CHARS:
+        return _DIGITS.sub("0", fold(text))
+    # Twice as much is read as is compared: numbers of other lengths move what follows them.
+    head, tail = kin_of(text[: 2 * KIN_CHARS]), kin_of(text[-2 * KIN_CHARS :])
+    return f"{head[:KIN_CHARS]}\n{tail[-KIN_CHARS:]}"
 
 
-def _spread(hits: Sequence[T], kin: Callable[[T], str]) -> list[T]:
-    """Put the first hit of each kin before the others, so that no repetition drowns the rest."""
-    first = list({kin(hit): hit for hit in reversed(hits)}.values())[::-1]
-    return list(dict.fromkeys([*first, *hits]))
+def _spread(hits: Iterable[T], kin: Callable[[T], str]) -> list[T]:
+    """Put the first hit of each kin before the others, so that no repetition drowns the rest.
+
+    At most :data:`DEPTH`; no more of *hits* are asked for than that takes.
+    """
+    first: dict[str, T] = {}
+    others: list[T] = []
+    for hit in hits:
+        if first.setdefault(kin(hit), hit) is not hit and len(others) < DEPTH:
+            others.append(hit)
+        if len(first) == DEPTH:
+            break
+    return [*first.values(), *others][:DEPTH]
 
 
 def _served(
     conn: sqlite3.Connection,
     layout: Layout,
     query: Query,
-    found: Collection[nearest.Neighbour],
+    found: Sequence[nearest.Neighbour],
     stale: list[int],
-) -> list[VectorHit]:
-    messages = {m.id: m for m in rows.load(conn, [n.msg_id for n in found], layout)}
-    hits = []
-    for near in found:
-        message = messages.get(near.msg_id)
-        if message is None:
-            continue
-        if texts.text_hash(message.text) != near.text_hash:
-            stale.append(message.id)
-            continue
-        if not mentions(message, query.excluded):
-            hits.append(VectorHit(message, near.similarity, near.chunk_start, near.chunk_end))
-    return hits
+    deadline: float | None,
+) -> Iterator[VectorHit]:
+    """Yield a hit for every distinct text: its first message that may be shown."""
+    served: set[str] = set()
+    for at in range(0, len(found), rows.IDS_AT_ONCE):
+        some = [n for n in found[at : at + rows.IDS_AT_ONCE] if n.text_hash not in served]
+        ids = [near.msg_id for near in some]
+        messages = {m.id: m for m in rows.load(conn, ids, layout, deadline=deadline)}
+        for near in some:
+            message = messages.get(near.msg_id)
+            if message is None or near.text_hash in served:
+                continue
+            if texts.text_hash(message.text) != near.text_hash:
+                stale.append(message.id)
+            elif not mentions(message, query.excluded):
+                served.add(near.text_hash)
+                yield VectorHit(message, near.similarity, near.chunk_start, near.chunk_end)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import heapq
 import importlib.util
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import mul
 from pathlib import Path
 
 from . import vectors
+from .errors import BudgetExceeded
 from .layout import Filters, Layout
 
 SQLITE_VEC = "sqlite-vec"
@@ -74,6 +76,12 @@ def tier(conn: sqlite3.Connection) -> str:
     return SQLITE_VEC if row else PURE_PYTHON
 
 
+def check_time(deadline: float | None) -> None:
+    """Raise BudgetExceeded after *deadline*, a value of ``time.monotonic()``."""
+    if deadline is not None and time.monotonic() > deadline:
+        raise BudgetExceeded("the time of the search was over")
+
+
 def nearest(
     conn: sqlite3.Connection,
     space_id: int,
@@ -83,6 +91,7 @@ def nearest(
     floor: float,
     filters: Filters,
     layout: Layout,
+    deadline: float | None = None,
 ) -> list[Neighbour]:
     """Return the *k* messages nearest to *query*, best first, one row per message.
 
@@ -92,14 +101,18 @@ def nearest(
 
     Raises:
         VectorError: the query is not a vector of *dims* finite numbers.
+        BudgetExceeded: after *deadline*, a value of ``time.monotonic()``.
     """
     unit = vectors.normalise(query, dims)
     if k <= 0:
         return []
-    scan = _scan_sqlite_vec if tier(conn) == SQLITE_VEC else _scan_python
     joined, params = _from_where(space_id, dims, filters, layout)
+    if tier(conn) == SQLITE_VEC:
+        scanned = _scan_sqlite_vec(conn, joined, params, unit, floor)
+    else:
+        scanned = _scan_python(conn, joined, params, unit, floor, deadline)
     best: dict[int, Neighbour] = {}
-    for row in scan(conn, joined, params, unit, floor):
+    for row in scanned:
         kept = best.get(row.msg_id)
         if kept is None or row.similarity > kept.similarity:
             best[row.msg_id] = row
@@ -134,7 +147,12 @@ def _scan_sqlite_vec(
 
 
 def _scan_python(
-    conn: sqlite3.Connection, joined: str, params: list[object], unit: list[float], floor: float
+    conn: sqlite3.Connection,
+    joined: str,
+    params: list[object],
+    unit: list[float],
+    floor: float,
+    deadline: float | None,
 ) -> Iterator[Neighbour]:
     # Read in slices, so that no read lock is held while Python computes: in DELETE mode an
     # append would wait for it. The plus keeps SQLite from sorting all rows for every slice.
@@ -145,6 +163,7 @@ def _scan_python(
         f"e.text_hash {joined} AND e.id > ? ORDER BY e.id LIMIT {SLICE}",
         [*params, last],
     ).fetchall():
+        check_time(deadline)
         last = rows[-1][0]
         for _, blob, msg_id, session_id, start, end, text_hash in rows:
             similarity = sum(map(mul, unit, vectors.unpack(blob)))

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import text as texts
+from . import units
 from .layout import Filters, Layout
+from .nearest import check_time
 from .query import fold
 from .units import Scorer
 
@@ -28,7 +30,8 @@ KEYS = (
 
 SNIPPET_CHARS = 300
 CONTEXT_CHARS = 200
-_IDS_AT_ONCE = 500
+IDS_AT_ONCE = 50
+"""How many messages are in memory at once, of those that are read one after the other."""
 _BOUNDARIES = "\n。！？；!?;.，, "
 
 
@@ -54,14 +57,25 @@ class Message:
 
 
 def load(
-    conn: sqlite3.Connection, ids: Iterable[int], layout: Layout, filters: Filters | None = None
+    conn: sqlite3.Connection,
+    ids: Iterable[int],
+    layout: Layout,
+    filters: Filters | None = None,
+    deadline: float | None = None,
 ) -> Iterator[Message]:
-    """Yield the messages of *ids* that pass *filters* (all for None), in no order."""
+    """Yield the messages of *ids* that pass *filters* (all for None), roughly in that order.
+
+    No read is under way while the caller works: in DELETE mode an append would wait for it.
+
+    Raises:
+        BudgetExceeded: after *deadline*, a value of ``time.monotonic()``.
+    """
     clauses, params = filters.where(layout) if filters is not None else ([], [])
     tools = "m.tool_calls" if "tool_calls" in layout.message_columns else "NULL"
     wanted = list(ids)
-    for at in range(0, len(wanted), _IDS_AT_ONCE):
-        some = wanted[at : at + _IDS_AT_ONCE]
+    for at in range(0, len(wanted), IDS_AT_ONCE):
+        check_time(deadline)
+        some = wanted[at : at + IDS_AT_ONCE]
         where = " AND ".join([f"m.id IN ({','.join('?' * len(some))})", *clauses])
         cursor = conn.execute(
             f"SELECT m.id, m.session_id, m.role, m.content, m.tool_name, {tools}, m.timestamp, "
@@ -69,7 +83,7 @@ def load(
             f"ON s.id = m.session_id WHERE {where}",
             [*some, *params],
         )
-        yield from map(_message, cursor)
+        yield from map(_message, cursor.fetchall())
 
 
 def _message(row: Sequence[Any]) -> Message:
@@ -164,7 +178,13 @@ def _cut(text: str, at: int) -> int:
 
 def highlighted(text: str, scorer: Scorer) -> str:
     """Return the passage of *text* with most of the query's weight, matches in >>> <<<."""
-    spans = _merged(scorer.spans(fold(text)))
+    spans = _merged(
+        [
+            (start + at, end + at, weight)
+            for at, part in units.parts(text)
+            for start, end, weight in scorer.spans(fold(part))
+        ]
+    )
     if not spans:
         return passage(text, 0, len(text))
     start, end = _window(text, spans)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from . import fusion, layout, legs, query, rows
-from .errors import VectorError
+from .errors import BudgetExceeded, VectorError
 from .fusion import Ranking
 from .legs import Split, VectorHit, VectorQuery
 from .rows import Message
@@ -19,6 +20,12 @@ __all__ = ["Found", "Outcome", "Request", "VectorQuery", "fuse"]
 OK = "ok"
 OFF = "off"
 OVER_BUDGET = "over budget"
+
+VECTOR_SHARE = 2 / 3
+"""How much of the time the vector leg may take, which runs before the relaxed one."""
+GRACE = 1.0
+"""Seconds after the deadline in which what was found by then is put together."""
+_STEPS = 1000  # of SQLite's machine between two looks at the clock
 
 T = TypeVar("T")
 Rows = list[dict[str, Any]]
@@ -90,19 +97,25 @@ def fuse(
     relaxed: bool,
     weights: tuple[float, float, float],
     rrf_k: int,
+    deadline: float | None = None,
 ) -> Outcome:
     """Return the host's rows fused with those of the relaxed and the vector leg.
 
     *host_rows* are all of the host's rows, with its ten keys, from offset 0; they come back
     as the same objects. ``weights`` are those of the exact, relaxed and vector leg. A leg
     that fails costs its own hits only; without any of ours the host's rows stand as they are.
+
+    ``deadline``, a value of ``time.monotonic()``, ends the legs; those that are done by then
+    still count, and the answer is there at most :data:`GRACE` later.
     """
     parsed = query.parse(request.query)
     status = {"exact": OK, "relaxed": OFF, "vector": OFF}
     if parsed.is_host_alone or (vector is None and not relaxed):
         return _host_alone(host_rows, request, status)
     try:
-        search = _Search(reader, layout.read(reader), host_rows, request, parsed, status)
+        _interrupt_after(reader, deadline, GRACE)
+        shape = layout.read(reader)
+        search = _Search(reader, shape, host_rows, request, parsed, status, deadline)
         return search.outcome(search.legs(vector, relaxed), weights, rrf_k)
     except sqlite3.Error as error:
         wanted = {"relaxed": relaxed, "vector": vector is not None}
@@ -110,6 +123,9 @@ def fuse(
             if wanted[leg] and status[leg] in (OK, OFF):
                 status[leg] = _reason(error)
         return _host_alone(host_rows, request, status)
+    finally:
+        if deadline is not None:
+            reader.set_progress_handler(None, 0)
 
 
 def _host_alone(host_rows: Rows, request: Request, status: dict[str, str]) -> Outcome:
@@ -133,14 +149,28 @@ def _projected(page: Rows, fields: Sequence[str] | None) -> Rows:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, BudgetExceeded):
+        return OVER_BUDGET
     if isinstance(error, sqlite3.OperationalError) and "interrupted" in str(error):
         return OVER_BUDGET
     return f"failed ({type(error).__name__})"
 
 
+def _interrupt_after(
+    reader: sqlite3.Connection, deadline: float | None, grace: float = 0.0
+) -> None:
+    """Have what runs in *reader* interrupted after *deadline*."""
+    if deadline is not None:
+        end = deadline + grace
+        reader.set_progress_handler(lambda: time.monotonic() > end, _STEPS)
+
+
 @dataclass
 class _Search:
-    """One search: what was asked, of which database, and how its legs went so far."""
+    """One search: what was asked, of which database, and how its legs went so far.
+
+    ``deadline`` is that of the legs.
+    """
 
     reader: sqlite3.Connection
     shape: layout.Layout
@@ -148,6 +178,7 @@ class _Search:
     request: Request
     parsed: query.Query
     status: dict[str, str]
+    deadline: float | None
     stale: list[int] = field(default_factory=list)
 
     def legs(self, vector: VectorQuery | None, relaxed: bool) -> _Legs:
@@ -157,7 +188,9 @@ class _Search:
         gate = legs.SORTED_GATE if self.request.order else gate
         scorer, loose = legs.unweighted(self.parsed), list[int]()
         if relaxed:
-            scorer, loose = self._guarded("relaxed", lambda: self._relaxed(gate), (scorer, loose))
+            scorer, loose = self._guarded(
+                "relaxed", lambda: self._relaxed(gate), (scorer, loose), self.deadline
+            )
         ids = [row["id"] for row in self.host_rows]
         messages = {m.id: m for m in rows.load(self.reader, ids, self.shape)}
         split = legs.exact(self.host_rows, messages, self.parsed, scorer)
@@ -168,6 +201,10 @@ class _Search:
 
     def _vector(self, wanted: VectorQuery) -> list[VectorHit]:
         floor = wanted.floor + (legs.SORTED_FLOOR if self.request.order else 0.0)
+        deadline = self.deadline
+        if deadline is not None:
+            now = time.monotonic()
+            deadline = now + (deadline - now) * VECTOR_SHARE
         return self._guarded(
             "vector",
             lambda: legs.vector(
@@ -178,23 +215,35 @@ class _Search:
                 wanted,
                 floor,
                 self.stale,
+                deadline,
             ),
             [],
+            deadline,
         )
 
     def _relaxed(self, gate: float) -> tuple[Scorer, list[int]]:
         scorer, found = legs.scorer_of(self.reader, self.shape, self.parsed)
         ids = legs.relaxed(
-            self.reader, self.shape, self.parsed, self.request.filters, scorer, found, gate
+            self.reader,
+            self.shape,
+            self.parsed,
+            self.request.filters,
+            scorer,
+            found,
+            gate,
+            self.deadline,
         )
         return scorer, ids
 
-    def _guarded(self, leg: str, run: Callable[[], T], otherwise: T) -> T:
+    def _guarded(self, leg: str, run: Callable[[], T], otherwise: T, deadline: float | None) -> T:
         try:
+            _interrupt_after(self.reader, deadline)
             result = run()
-        except (sqlite3.Error, VectorError) as error:
+        except (sqlite3.Error, VectorError, BudgetExceeded) as error:
             self.status[leg] = _reason(error)
             return otherwise
+        finally:
+            _interrupt_after(self.reader, self.deadline, GRACE)
         self.status[leg] = OK
         return result
 
@@ -208,6 +257,7 @@ class _Search:
         sessions.update((i, m.session_id) for i, m in messages.items())
         found.loose = [i for i in found.loose if i in sessions]
         order = self._order(found, rows.roots(self.reader, sessions), weights, rrf_k)
+        order = [i for i in order if i in sessions]
         if self.request.order:
             times = {i: m.timestamp for i, m in messages.items()}
             times.update((i, row["timestamp"]) for i, row in known.items())

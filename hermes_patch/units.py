@@ -16,8 +16,8 @@ from .query import CJK, Query
 
 MAX_WORDS = 32
 MAX_BIGRAMS = 48
-MAX_SCORED_CHARS = 200_000
-"""Of a longer text only the beginning counts."""
+HEAD_CHARS, TAIL_CHARS = 15_000, 5_000
+"""Of a longer text only so much of its beginning and of its end counts."""
 
 _K1, _B = 1.2, 0.75
 _LETTER = rf"[^\W_{CJK}]"
@@ -57,7 +57,9 @@ def of(query: Query) -> list[Unit]:
 
 def _word(word: str) -> Unit:
     start, tail = _stem(word)
-    pattern = rf"(?<!{_LETTER}){re.escape(start)}{tail}(?!{_LETTER})"
+    escaped = re.escape(start)
+    # The literal stands first: so the engine skips to it, ten times as fast.
+    pattern = rf"{escaped}(?<!{_LETTER}{escaped}){tail}(?!{_LETTER})"
     return Unit(start, pattern, is_word=True, is_prefix=bool(tail))
 
 
@@ -82,6 +84,18 @@ def idf(total: int, containing: int) -> float:
     return math.log(1 + (max(total - containing, 0) + 0.5) / (containing + 0.5))
 
 
+def parts(text: str) -> list[tuple[int, str]]:
+    """Return the parts of *text* that count, each with its place: all, or head and tail."""
+    if len(text) <= HEAD_CHARS + TAIL_CHARS:
+        return [(0, text)]
+    return [(0, text[:HEAD_CHARS]), (len(text) - TAIL_CHARS, text[-TAIL_CHARS:])]
+
+
+def sample(text: str) -> str:
+    """Return what counts of *text* as one text."""
+    return "\n".join(part for _, part in parts(text))
+
+
 class Scorer:
     """Scores folded texts against units of known weight."""
 
@@ -91,11 +105,10 @@ class Scorer:
 
     def counts(self, folded: str) -> tuple[list[int], int]:
         """Return how often each unit occurs in a folded text, and the text's length."""
-        text = folded[:MAX_SCORED_CHARS]
         return [
-            len(pattern.findall(text)) if unit.is_word else text.count(unit.start)
+            len(pattern.findall(folded)) if unit.is_word else folded.count(unit.start)
             for pattern, unit, _ in self._units
-        ], len(text)
+        ], len(folded)
 
     def scores(self, counted: Sequence[tuple[list[int], int]]) -> list[Score]:
         """Return the scores of texts that were counted, with their mean length as the norm."""
@@ -113,10 +126,9 @@ class Scorer:
 
     def spans(self, folded: str) -> list[tuple[int, int, float]]:
         """Return (start, end, weight) of every occurrence, in the order of the text."""
-        text = folded[:MAX_SCORED_CHARS]
         found = [
             (*match.span(), weight)
             for pattern, _, weight in self._units
-            for match in pattern.finditer(text)
+            for match in pattern.finditer(folded)
         ]
         return sorted(found)

@@ -83,7 +83,7 @@ SEAMS = (
     in_thread("search:fuse", garbage=("rows", "no rows", "NaN hit")),
     in_thread("layout:read", may="tell"),
     in_thread("rows:load", may="tell"),
-    in_thread("fusion:fuse", garbage=("None", "number", "list", "NaN")),
+    in_thread("fusion:fuse", may="tell", garbage=("None", "number", "list", "NaN")),
     in_thread("nearest:nearest", weights=NO_RELAXED, may="tell"),
     in_thread("legs:vector", weights=NO_RELAXED, may="tell"),
     in_thread("legs:relaxed", weights=NO_VECTOR, may="tell"),

@@ -290,6 +290,23 @@ def test_vector_of_an_edited_message_is_not_served(one: HostDatabase) -> None:
     assert nearest(one, EAST) == []
 
 
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_an_edited_copy_does_not_hide_the_same_text_elsewhere(
+    one: HostDatabase, changed: int
+) -> None:
+    copies = [one.say(session, "the same words", vector=EAST) for session in "abc"]
+    edit = "UPDATE messages SET content = 'quite another text' WHERE id = ?"
+    one.conn.execute(edit, (copies[changed],))
+    kept = [msg_id for msg_id in copies if msg_id != copies[changed]]
+    assert [hit.message.id for hit in nearest(one, EAST)] == kept[-1:]
+
+
+def test_an_excluded_copy_does_not_hide_the_same_text_elsewhere(one: HostDatabase) -> None:
+    kept = one.say("a", "coffee beans", vector=EAST)
+    one.say("b", "coffee beans", vector=EAST, tool_name="java")
+    assert [hit.message.id for hit in nearest(one, EAST, asked="beans NOT java")] == [kept]
+
+
 def test_vector_of_a_deleted_message_is_not_served(one: HostDatabase) -> None:
     msg_id = one.say("a", "gone", vector=EAST)
     one.conn.execute("PRAGMA foreign_keys = OFF")

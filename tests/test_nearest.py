@@ -5,13 +5,14 @@ import math
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from fakes import PlainDatabase, unit
 from hermes_patch import layout, nearest, spaces, store, vectors
-from hermes_patch.errors import VectorError
+from hermes_patch.errors import BudgetExceeded, VectorError
 from hermes_patch.layout import Filters
 
 DIMS = 8
@@ -116,6 +117,16 @@ def test_deleted_messages_are_gone_at_once_even_with_foreign_keys_off(
     database.conn.execute("PRAGMA foreign_keys=OFF")
     database.conn.execute("DELETE FROM messages")
     assert search(database, unit("a")) == []
+
+
+def test_after_the_deadline_the_scan_ends(database: PlainDatabase) -> None:
+    for n in range(5):
+        put(database, f"text {n}", unit(str(n)))
+    shape, given = layout.read(database.conn), (1, DIMS, unit("query"), 5, -1.0, Filters())
+    late = time.monotonic() - 1.0
+    with pytest.raises(BudgetExceeded):
+        nearest.nearest(database.conn, *given, shape, late)
+    assert len(nearest.nearest(database.conn, *given, shape, time.monotonic() + 600.0)) == 5
 
 
 @pytest.mark.parametrize("query", [[], [1.0] * 3, [math.nan] * DIMS, [0.0] * DIMS])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from databases import DIMS, SPACE, HostDatabase
-from hermes_patch import layout, nearest, query, rows, search, units
+from hermes_patch import fusion, layout, nearest, query, rows, search, units
 from hermes_patch.layout import Filters
 from hermes_patch.legs import unweighted
 from hermes_patch.search import Found, Outcome, Request, VectorQuery
@@ -270,6 +270,28 @@ def test_pages_neither_repeat_nor_lose_a_row(db: HostDatabase) -> None:
     whole = ids(fuse(db, "docker networking", host, EAST))
     pages = [ids(fuse(db, "docker networking", host, EAST, offset=at, limit=4)) for at in (0, 4, 8)]
     assert len(whole) == 11 and sum(pages, []) == whole  # noqa: RUF017
+
+
+@pytest.mark.parametrize("asked", ["docker networking", "docker OR containers", '"docker"'])
+def test_a_negative_limit_is_none_from_any_offset(db: HostDatabase, asked: str) -> None:
+    host = host_rows(db, *[db.say(f"h{n}", "docker networking") for n in range(5)])
+    db.say("v", "containers", vector=EAST)
+    whole = ids(fuse(db, asked, host, EAST))
+    for offset in (-1, 0, 1, 5, 9):
+        page = ids(fuse(db, asked, host, EAST, limit=-1, offset=offset))
+        assert page == whole[max(0, offset) :]
+
+
+def test_a_message_nobody_knows_takes_no_place_on_a_page(
+    db: HostDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fused = fusion.fuse
+    host = host_rows(db, *[db.say(f"h{n}", "docker networking") for n in range(4)])
+    near = db.say("v", "containers", vector=EAST)
+    whole = ids(fuse(db, "docker networking", host, EAST))
+    monkeypatch.setattr(fusion, "fuse", lambda *args: [901, *fused(*args)[:1], 902, *fused(*args)])
+    pages = [ids(fuse(db, "docker networking", host, EAST, offset=at, limit=2)) for at in (0, 2, 4)]
+    assert near in whole and sum(pages, []) == whole  # noqa: RUF017
 
 
 def test_fields_are_projected_last_in_the_hosts_order(db: HostDatabase) -> None:
