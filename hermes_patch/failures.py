@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 from . import store
 from .guard import Failure, Guard
@@ -18,6 +19,11 @@ _KEY = "failures"
 _REMEDIES = {
     "ConfigError": "correct config.yaml where the message says so",
     "EmbedderUnavailable": "see that the embedding server runs; what is missing is embedded later",
+    "Busy": "nothing: what is missing is embedded when the server has time again",
+    "TimedOut": "see what keeps the server busy, or raise timeout; the rest follows later",
+    "Failed": "see the embedding server's own log; what is missing is embedded later",
+    "Rejected": "the server refuses these texts; see its own log, or lower maxTokens",
+    "Miscounted": "the server does not answer like an embeddings server; check the address",
     "EmbedderRefused": "correct key, model or quota; `hermes-patch doctor` asks the server again",
     "BadResponse": "the address may not be that of an embeddings server; run `hermes-patch doctor`",
     "BudgetExceeded": "the embedder is slow; a larger queryBudget waits longer",
@@ -38,10 +44,20 @@ def remedy(failure: Failure) -> str:
 def read(conn: sqlite3.Connection) -> list[Failure]:
     """Return what was recorded, the newest first; what cannot be read counts as nothing."""
     try:
-        items = [Failure(**item) for item in json.loads(store.state(conn, _KEY) or "[]")]
-    except (TypeError, ValueError):
+        items = [_parsed(item) for item in json.loads(store.state(conn, _KEY) or "[]")]
+    except (TypeError, ValueError, OverflowError, OSError):
         return []
     return sorted(items, key=lambda failure: -failure.at)
+
+
+def _parsed(item: dict[str, Any]) -> Failure:
+    failure = Failure(**item)
+    time.localtime(failure.at)
+    if failure.over is not None:
+        time.localtime(failure.over)
+    if not isinstance(failure.kind, str) or not isinstance(failure.count, int):
+        raise TypeError("not a failure")
+    return failure
 
 
 def merged(

@@ -110,7 +110,7 @@ def _database(
     return {
         **result,
         "coverage": coverage(conn, shape, current, settings),
-        "watermark": int(store.state(conn, "watermark") or 0),
+        "watermark": store.watermark(conn) or 0,
         "spaces": [_space(conn, space, space == current) for space in spaces.find(conn)],
         "indexing": lease.holder(conn, time.time()),
         "skipped": store.skip_reasons(conn, current.id) if current else {},

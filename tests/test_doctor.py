@@ -95,6 +95,23 @@ def test_a_check_that_breaks_hides_no_other(home: Path, monkeypatch: pytest.Monk
     assert "quotes" not in "\n".join(report.lines())
 
 
+def test_a_failed_mending_hides_no_other_finding(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    def several(patient: Patient) -> Iterator[Check]:
+        yield Check("first", "warning", "can be mended", "mend it", fix=full)
+        yield Check("second", "problem", "cannot be mended", "call somebody")
+
+    monkeypatch.setattr(places, "CHECKS", (several,))
+    report = doctor.run(home, fix=True)
+    found = by_name(report.checks)
+    assert not report.healthy and found["second"].verdict == "problem"
+    assert "could not be mended" in found["first"].remedy and not found["first"].mended
+
+
 # -- the home, its configuration and the plugin ------------------------------------------
 
 
@@ -387,6 +404,8 @@ def asked(home: Path) -> dict[str, Check]:
         ("fine", "ok", "64 dimensions"),
         ("401", "problem", "401"),
         ("404", "problem", "404"),
+        ("429", "problem", "429"),
+        ("500", "problem", "500"),
         ("garbage", "problem", ""),
         ("nan", "problem", ""),
     ],
@@ -398,7 +417,7 @@ def test_a_server_is_asked_for_one_vector(home: Path, mode: str, verdict: str, w
         check = asked(home)["embedder"]
         assert (check.verdict, word in check.finding) == (verdict, True), check
         assert bool(check.remedy) == (verdict == "problem")
-        assert running.requests <= 4 and len(set(running.texts)) == 1
+        assert running.requests <= 2 and len(set(running.texts)) == 1
 
 
 def test_a_server_that_is_not_there_is_a_problem(home: Path, monkeypatch: Any) -> None:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from fakes import PlainDatabase
-from hermes_patch import failures, guard
-from hermes_patch.errors import EmbedderRefused, EmbedderUnavailable
+from hermes_patch import failures, guard, store
+from hermes_patch.embedders import protocol  # noqa: F401  (defines errors of its own)
+from hermes_patch.errors import EmbedderError, EmbedderRefused, EmbedderUnavailable
 from hermes_patch.guard import Failure, Guard
 
 DAY = 86400.0
@@ -77,7 +79,23 @@ def test_what_is_long_over_is_forgotten() -> None:
     assert [failure.kind for failure in left] == ["query: B", "carry: C"]
 
 
-@pytest.mark.parametrize("text", ["", "nonsense", "[1]", '[{"kind": "a"}]', "{}", "[[]]"])
+def record(**changed: object) -> str:
+    return json.dumps([{"kind": "a: B", "message": "", "count": 1, "at": 1.0, **changed}])
+
+
+BROKEN = [
+    *("", "nonsense", "[1]", '[{"kind": "a"}]', "{}", "[[]]"),
+    *(record(at="x"), record(at=1e30), record(over=float("nan")), record(over="x")),
+    *(record(count="x"), record(kind=1), record(more=1)),
+]
+
+
+def test_a_record_of_the_right_form_is_read(database: PlainDatabase) -> None:
+    store.set_state(database.conn, "failures", record())
+    assert failures.read(database.conn) == [Failure("a: B", "", 1, 1.0)]
+
+
+@pytest.mark.parametrize("text", BROKEN)
 def test_a_record_that_cannot_be_read_is_no_failure(database: PlainDatabase, text: str) -> None:
     database.conn.execute("INSERT OR REPLACE INTO embedding_state VALUES ('failures', ?)", (text,))
     assert failures.read(database.conn) == []
@@ -88,6 +106,19 @@ def test_every_kind_of_failure_has_a_remedy() -> None:
     unknown = Failure("query: SomethingElse", "SomethingElse", 1, 0.0)
     assert "key" in failures.remedy(refused)
     assert "doctor" in failures.remedy(unknown)
+
+
+def test_every_error_of_an_embedder_has_a_remedy_of_its_own() -> None:
+    internal = {"QueryRefused", "BusyHere", "BatchTooLarge"}
+    kinds = {kind.__name__ for kind in _descendants(EmbedderError)} - internal
+    assert len(kinds) >= 7
+    for kind in kinds:
+        assert "bug" not in failures.remedy(Failure(f"query: {kind}", "", 1, 0.0)), kind
+
+
+def _descendants(kind: type[Exception]) -> set[type[Exception]]:
+    below = set(kind.__subclasses__())
+    return below.union(*(_descendants(each) for each in below))
 
 
 def test_a_seam_that_worked_again_closes_its_own_failures_only() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,10 @@ def test_a_failure_is_shown_with_count_and_remedy_and_as_past_once_it_is_over(
 def test_a_dead_process_does_not_index(home: Path, database: PlainDatabase) -> None:
     code = "from hermes_patch import lease; print(lease.new_owner())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    lease.acquire(database.conn, done.stdout.strip(), 1e6, 0.0)
+    lease.acquire(database.conn, done.stdout.strip(), 60.0, time.time())
     assert "indexing" not in said(home)
     database.conn.execute("DELETE FROM embedding_lease")
-    lease.acquire(database.conn, lease.new_owner(), 1e12, 0.0)
+    lease.acquire(database.conn, lease.new_owner(), 60.0, time.time())
     assert "indexing" in said(home)
 
 

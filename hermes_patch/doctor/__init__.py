@@ -6,6 +6,7 @@ looked at and left alone.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,17 +77,25 @@ def _examined(checking: Checking, patient: Patient, fix: bool) -> Iterator[Check
     if not fix or not sick:
         yield from found
         return
+    failed = _mend(sick)
+    names = {check.name for check in sick}
+    for check in _safely(checking, patient):
+        if check.name in failed and check.verdict != OK:
+            yield replace(check, remedy=f"could not be mended: {failed[check.name]}", fix=None)
+        else:
+            yield replace(check, mended=check.name in names and check.verdict == OK)
+
+
+def _mend(sick: Iterable[Check]) -> dict[str, Exception]:
+    """Mend each that can be mended; return what went wrong by the name of the check."""
+    failed: dict[str, Exception] = {}
     for check in sick:
         assert check.fix is not None
         try:
             check.fix()
-        except (HermesPatchError, OSError) as error:
-            yield replace(check, remedy=f"could not be mended: {error}", fix=None)
-            return
-    names = {check.name for check in sick}
-    for check in _safely(checking, patient):
-        mended = check.name in names and check.verdict == OK
-        yield replace(check, mended=mended)
+        except (HermesPatchError, OSError, sqlite3.Error) as error:
+            failed[check.name] = error
+    return failed
 
 
 def _safely(checking: Checking, patient: Patient) -> Iterator[Check]:
