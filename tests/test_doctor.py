@@ -95,11 +95,20 @@ def test_a_check_that_breaks_hides_no_other(home: Path, monkeypatch: pytest.Monk
     assert "quotes" not in "\n".join(report.lines())
 
 
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (sqlite3.OperationalError("quotes a text"), "OperationalError"),
+        (OSError(28, "No space left on device"), "No space"),
+        (ValueError("quotes a text"), "ValueError"),
+    ],
+    ids=["sqlite", "system", "bug"],
+)
 def test_a_failed_mending_hides_no_other_finding(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, word: str
 ) -> None:
     def full() -> None:
-        raise sqlite3.OperationalError("database or disk is full")
+        raise error
 
     def several(patient: Patient) -> Iterator[Check]:
         yield Check("first", "warning", "can be mended", "mend it", fix=full)
@@ -109,7 +118,9 @@ def test_a_failed_mending_hides_no_other_finding(
     report = doctor.run(home, fix=True)
     found = by_name(report.checks)
     assert not report.healthy and found["second"].verdict == "problem"
-    assert "could not be mended" in found["first"].remedy and not found["first"].mended
+    remedy = found["first"].remedy
+    assert "could not be mended" in remedy and word in remedy and "quotes" not in remedy
+    assert not found["first"].mended
 
 
 # -- the home, its configuration and the plugin ------------------------------------------
@@ -403,6 +414,7 @@ def asked(home: Path) -> dict[str, Check]:
     [
         ("fine", "ok", "64 dimensions"),
         ("401", "problem", "401"),
+        ("400", "problem", "400"),
         ("404", "problem", "404"),
         ("429", "problem", "429"),
         ("500", "problem", "500"),
@@ -417,10 +429,20 @@ def test_a_server_is_asked_for_one_vector(home: Path, mode: str, verdict: str, w
         check = asked(home)["embedder"]
         assert (check.verdict, word in check.finding) == (verdict, True), check
         assert bool(check.remedy) == (verdict == "problem")
+        assert "run `hermes-patch doctor`" not in check.remedy and "bug" not in check.remedy
         assert running.requests <= 2 and len(set(running.texts)) == 1
 
 
-def test_a_server_that_is_not_there_is_a_problem(home: Path, monkeypatch: Any) -> None:
+def test_a_server_that_hangs_is_asked_once_and_not_for_longer_than_timeout(home: Path) -> None:
+    with StubServer() as running:
+        (home / "config.yaml").write_text(running.config(timeout=0.3))
+        running.mode = "hang"
+        check = asked(home)["embedder"]
+        assert check.verdict == "problem" and "timeout" in check.remedy
+        assert running.requests == 1
+
+
+def test_a_server_that_is_not_there_is_a_problem(home: Path) -> None:
     with StubServer() as running:
         (home / "config.yaml").write_text(running.config())
     check = asked(home)["embedder"]

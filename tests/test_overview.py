@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fakes import CountingEmbedder, PlainDatabase
-from hermes_patch import cli, failures, lease, overview
+from hermes_patch import cli, failures, lease, overview, store
 from hermes_patch.config import Settings
 from hermes_patch.errors import EmbedderRefused
 from hermes_patch.guard import Guard
@@ -107,6 +107,20 @@ def test_a_dead_process_does_not_index(home: Path, database: PlainDatabase) -> N
     database.conn.execute("DELETE FROM embedding_lease")
     lease.acquire(database.conn, lease.new_owner(), 60.0, time.time())
     assert "indexing" in said(home)
+
+
+FAR_FUTURE = {"kind": "query: B", "message": "", "count": 1, "at": 1e30}
+
+
+@pytest.mark.parametrize("key", ["watermark", "failures"])
+@pytest.mark.parametrize("value", ["abc", json.dumps([FAR_FUTURE]), "9" * 30])
+def test_a_broken_record_leaves_the_rest_of_status(
+    home: Path, database: PlainDatabase, key: str, value: str
+) -> None:
+    database.message("the disk is full again")
+    before = said(home)
+    store.set_state(database.conn, key, value)
+    assert said(home) == before and "1 message" in before
 
 
 def test_a_plugin_folder_without_the_local_model_asks_for_another_apply(home: Path) -> None:

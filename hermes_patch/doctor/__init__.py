@@ -6,13 +6,13 @@ looked at and left alone.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..errors import HermesPatchError
+from ..guard import explain
 from . import database, places, server
 from .check import OK, PROBLEM, Check, Patient
 
@@ -86,15 +86,15 @@ def _examined(checking: Checking, patient: Patient, fix: bool) -> Iterator[Check
             yield replace(check, mended=check.name in names and check.verdict == OK)
 
 
-def _mend(sick: Iterable[Check]) -> dict[str, Exception]:
+def _mend(sick: Iterable[Check]) -> dict[str, str]:
     """Mend each that can be mended; return what went wrong by the name of the check."""
-    failed: dict[str, Exception] = {}
+    failed: dict[str, str] = {}
     for check in sick:
         assert check.fix is not None
         try:
             check.fix()
-        except (HermesPatchError, OSError, sqlite3.Error) as error:
-            failed[check.name] = error
+        except Exception as error:
+            failed[check.name] = str(error) if isinstance(error, OSError) else explain(error)
     return failed
 
 

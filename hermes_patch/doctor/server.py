@@ -17,8 +17,8 @@ from ..errors import BadResponse, EmbedderError
 from ..guard import Failure
 from .check import OK, PROBLEM, SKIPPED, WARNING, Check, Patient
 
-PATIENCE = 10.0
-"""Seconds for the answer of a server to one short text."""
+PATIENCE = 20.0
+"""Seconds a server has for a short text, enough to load its model; less if ``timeout`` is."""
 
 
 def embedder(patient: Patient) -> Iterator[Check]:
@@ -60,7 +60,7 @@ def _probe(used: Embedder, settings: Settings) -> list[float]:
     if settings.provider == "openai":
         alike = replace(settings, query_prefix=settings.document_prefix)
         with closing(embedders.create(alike)) as once:
-            return once.embed_query(PROBE_TEXT, PATIENCE)
+            return once.embed_query(PROBE_TEXT, min(settings.timeout, PATIENCE))
     item = used.embed_documents([PROBE_TEXT])[0]
     if item.vector is None:
         raise BadResponse(f"no vector for a short sentence: {item.reason}")
