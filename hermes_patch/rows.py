@@ -32,6 +32,13 @@ SNIPPET_CHARS = 300
 CONTEXT_CHARS = 200
 IDS_AT_ONCE = 50
 """How many messages are in memory at once, of those that are read one after the other."""
+ADJACENT = 50
+"""How far apart two messages that follow one another may have been stored."""
+# The plus has SQLite look at the few rows between, not at the whole conversation.
+_SPOKEN_BETWEEN = (
+    "SELECT 1 FROM messages WHERE id > ? AND id < ? AND +session_id = ? "
+    "AND role IN ('user', 'assistant') AND length(content) > 0 LIMIT 1"
+)
 _BOUNDARIES = "\n。！？；!?;.，, "
 
 
@@ -130,6 +137,21 @@ def _neighbour(
 
 def _preview(role: str, text: str) -> dict[str, str]:
     return {"role": role, "content": text[:CONTEXT_CHARS]}
+
+
+def adjacent(conn: sqlite3.Connection, messages: Iterable[Message]) -> Iterator[tuple[int, int]]:
+    """Yield the pairs of ids of *messages* that follow one another in their conversation.
+
+    Between them there may be tool output and calls, but no words of the user or the agent.
+    """
+    last: dict[str, int] = {}
+    for message in sorted(messages, key=lambda m: m.id):
+        before = last.get(message.session_id)
+        last[message.session_id] = message.id
+        if before is not None and message.id - before <= ADJACENT:
+            between = (before, message.id, message.session_id)
+            if message.id - before == 1 or not conn.execute(_SPOKEN_BETWEEN, between).fetchone():
+                yield before, message.id
 
 
 def roots(conn: sqlite3.Connection, sessions: Mapping[int, str]) -> dict[int, str]:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from . import fusion, layout, legs, query, rows
+from . import fusion, layout, legs, query, relaxed, rows
 from .errors import BudgetExceeded, VectorError
-from .fusion import Ranking
-from .legs import Split, VectorHit, VectorQuery
+from .evidence import Evidence, Found
+from .legs import VectorHit, VectorQuery
 from .rows import Message
 from .units import Scorer
 
@@ -50,14 +50,6 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Found:
-    """How a message was found: "keyword", "vector" or "both"; its cosine if by vector."""
-
-    search_type: str
-    similarity: float | None = None
-
-
-@dataclass(frozen=True)
 class Outcome:
     """The rows to return, how each message was found, and how each leg went.
 
@@ -69,23 +61,6 @@ class Outcome:
     found: dict[int, Found]
     legs: dict[str, str]
     stale: list[int] = field(default_factory=list)
-
-
-@dataclass
-class _Legs:
-    """What the legs of one search found: messages, each leg's best first.
-
-    ``loose`` is the relaxed leg with the host's incomplete rows in their place.
-    """
-
-    split: Split
-    loose: list[int]
-    near: dict[int, VectorHit]
-    scorer: Scorer
-
-    @property
-    def by_keyword(self) -> set[int]:
-        return {*self.split.exact, *self.split.partial, *self.loose}
 
 
 def fuse(
@@ -181,26 +156,37 @@ class _Search:
     deadline: float | None
     stale: list[int] = field(default_factory=list)
 
-    def legs(self, vector: VectorQuery | None, relaxed: bool) -> _Legs:
+    def legs(self, vector: VectorQuery | None, wants_relaxed: bool) -> Evidence:
         """Run all legs; one that fails leaves its reason in ``status``."""
         hits = self._vector(vector) if vector is not None else []
-        gate = legs.GATE if self.status["vector"] == OK else legs.ALONE_GATE
-        gate = legs.SORTED_GATE if self.request.order else gate
-        scorer, loose = legs.unweighted(self.parsed), list[int]()
-        if relaxed:
+        gate = self._gate()
+        scorer, loose = relaxed.unweighted(self.parsed), list[relaxed.Hit]()
+        if wants_relaxed:
             scorer, loose = self._guarded(
                 "relaxed", lambda: self._relaxed(gate), (scorer, loose), self.deadline
             )
         ids = [row["id"] for row in self.host_rows]
         messages = {m.id: m for m in rows.load(self.reader, ids, self.shape)}
         split = legs.exact(self.host_rows, messages, self.parsed, scorer)
-        incomplete = legs.partial(split, messages, scorer, gate)
-        whole = set(split.exact)
-        loose = [i for i in dict.fromkeys([*loose, *incomplete]) if i not in whole]
-        return _Legs(split, loose, {hit.message.id: hit for hit in hits}, scorer)
+        partial = [messages[i] for i in split.partial]
+        by_id = {hit.msg_id: hit for hit in loose}
+        for hit in relaxed.incomplete(partial, scorer, gate):
+            by_id.setdefault(hit.msg_id, hit)
+        for msg_id in split.exact:
+            by_id.pop(msg_id, None)
+        floor = self._floor(vector) if vector is not None else 0.0
+        return Evidence(split, by_id, {hit.message.id: hit for hit in hits}, floor, scorer)
+
+    def _floor(self, wanted: VectorQuery) -> float:
+        return wanted.floor + (legs.SORTED_FLOOR if self.request.order else 0.0)
+
+    def _gate(self) -> relaxed.Gate:
+        if self.request.order:
+            return relaxed.Gate(relaxed.SORTED_GATE, relaxed.SORTED_GATE)
+        return relaxed.Gate(relaxed.GATE if self.status["vector"] == OK else relaxed.ALONE_GATE)
 
     def _vector(self, wanted: VectorQuery) -> list[VectorHit]:
-        floor = wanted.floor + (legs.SORTED_FLOOR if self.request.order else 0.0)
+        floor = self._floor(wanted)
         deadline = self.deadline
         if deadline is not None:
             now = time.monotonic()
@@ -221,9 +207,9 @@ class _Search:
             deadline,
         )
 
-    def _relaxed(self, gate: float) -> tuple[Scorer, list[int]]:
-        scorer, found = legs.scorer_of(self.reader, self.shape, self.parsed)
-        ids = legs.relaxed(
+    def _relaxed(self, gate: relaxed.Gate) -> tuple[Scorer, list[relaxed.Hit]]:
+        scorer, found = relaxed.scorer_of(self.reader, self.shape, self.parsed)
+        hits = relaxed.search(
             self.reader,
             self.shape,
             self.parsed,
@@ -233,7 +219,7 @@ class _Search:
             gate,
             self.deadline,
         )
-        return scorer, ids
+        return scorer, hits
 
     def _guarded(self, leg: str, run: Callable[[], T], otherwise: T, deadline: float | None) -> T:
         try:
@@ -247,7 +233,7 @@ class _Search:
         self.status[leg] = OK
         return result
 
-    def outcome(self, found: _Legs, weights: tuple[float, float, float], rrf_k: int) -> Outcome:
+    def outcome(self, found: Evidence, weights: tuple[float, float, float], rrf_k: int) -> Outcome:
         """Put everything found in one order and return the page that was asked for."""
         known = {row["id"]: row for row in self.host_rows}
         messages = {i: hit.message for i, hit in found.near.items()}
@@ -255,7 +241,7 @@ class _Search:
         messages.update((m.id, m) for m in rows.load(self.reader, missing, self.shape))
         sessions = {i: row["session_id"] for i, row in known.items()}
         sessions.update((i, m.session_id) for i, m in messages.items())
-        found.loose = [i for i in found.loose if i in sessions]
+        found.loose = {i: hit for i, hit in found.loose.items() if i in sessions}
         order = self._order(found, rows.roots(self.reader, sessions), weights, rrf_k)
         order = [i for i in order if i in sessions]
         if self.request.order:
@@ -264,37 +250,25 @@ class _Search:
             order.sort(key=times.__getitem__, reverse=self.request.order == "newest")
         page = _page(order, self.request)
         shaped = [known[i] if i in known else self._row(messages[i], found) for i in page]
-        how = {i: _how(i in found.by_keyword, found.near.get(i)) for i in page}
+        how = {i: found.how(i) for i in page}
         return Outcome(_projected(shaped, self.request.fields), how, self.status, self.stale)
 
     def _order(
         self,
-        found: _Legs,
+        found: Evidence,
         root_of: dict[int, str],
         weights: tuple[float, float, float],
         rrf_k: int,
     ) -> list[int]:
-        exact = found.split.exact
-        rankings = [
-            Ranking(exact, weights[0]),
-            Ranking(found.loose, weights[1], behind=len(fusion.lineages(exact, root_of))),
-            Ranking(list(found.near), weights[2]),
-        ]
-        fused = fusion.fuse(rankings, root_of, rrf_k)
+        fused = fusion.fuse(found.rankings(root_of, weights), root_of, rrf_k)
         host = [row["id"] for row in self.host_rows]
         host_first = self.parsed.host_first or self.status["vector"] != OK
         return list(dict.fromkeys([*host, *fused] if host_first else [*fused, *host]))
 
-    def _row(self, message: Message, found: _Legs) -> dict[str, Any]:
+    def _row(self, message: Message, found: Evidence) -> dict[str, Any]:
         hit = found.near.get(message.id)
         if hit is None or message.id in found.by_keyword:
             snippet = rows.highlighted(message.searchable, found.scorer)
         else:
             snippet = rows.passage(message.text, hit.start, hit.end)
         return rows.host_row(self.reader, message, snippet)
-
-
-def _how(by_keyword: bool, hit: VectorHit | None) -> Found:
-    if hit is None:
-        return Found("keyword")
-    return Found("both" if by_keyword else "vector", hit.similarity)

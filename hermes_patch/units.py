@@ -11,8 +11,9 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from .query import CJK, Query
+from .query import CJK, Query, fold
 
 MAX_WORDS = 32
 MAX_BIGRAMS = 48
@@ -23,6 +24,14 @@ _K1, _B = 1.2, 0.75
 _LETTER = rf"[^\W_{CJK}]"
 _ENDINGS = ("ings", "ing", "ed", "ers", "er", "es", "s", "ly", "e")
 _LEAST_STEM = 4
+
+
+class Searchable(Protocol):
+    """What is scored: a message of ``rows``."""
+
+    @property
+    def searchable(self) -> str:
+        """Everything of it that can be searched."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,18 @@ class Scorer:
             len(pattern.findall(folded)) if unit.is_word else folded.count(unit.start)
             for pattern, unit, _ in self._units
         ], len(folded)
+
+    def scores_of(self, messages: Sequence[Searchable]) -> list[Score]:
+        """Return the scores of messages, in order."""
+        return self.scores([self.counts(fold(sample(m.searchable))) for m in messages])
+
+    def coverage(self, counted: Sequence[Sequence[int]]) -> float:
+        """Return the share of the query's idf mass that texts contain together."""
+        columns = zip(*counted, strict=True)
+        return (
+            sum(w for column, (_, _, w) in zip(columns, self._units, strict=True) if any(column))
+            / self._mass
+        )
 
     def scores(self, counted: Sequence[tuple[list[int], int]]) -> list[Score]:
         """Return the scores of texts that were counted, with their mean length as the norm."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import base64
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -290,6 +291,48 @@ def test_the_stored_means_are_those_of_the_sentences(name: str) -> None:
     numpy = pytest.importorskip("numpy")
     stored = numpy.frombuffer(base64.b64decode(means.MEANS[name]), dtype="<f4")
     assert numpy.allclose(stored, make_means.mean(name), atol=1e-3)
+
+
+class Constant:
+    """A model that gives every text the same vector, a useless one to those marked bad."""
+
+    name = "constant"
+
+    def __init__(self, vector: list[float], bad: bool = False) -> None:
+        self.vector = vector
+        self.dims = len(vector)
+        self.bad = bad
+
+    def embed(self, texts: Sequence[str], *, query: bool) -> tuple[bytes, list[int]]:
+        one = [0.0] * self.dims if self.bad else self.vector
+        return struct.pack(f"<{self.dims}f", *one) * len(texts), [0] if self.bad else []
+
+
+def joined(*parts: tuple[Constant, float]) -> tuple[list[float], list[int]]:
+    model = models.Joined("joined", parts)
+    data, bad = model.embed(["a"], query=False)
+    return list(struct.unpack(f"<{model.dims}f", data)), bad
+
+
+def test_the_cosine_of_two_models_is_the_weighted_mean_of_theirs() -> None:
+    pytest.importorskip("numpy")
+    first = joined((Constant([1.0, 0.0]), 0.8), (Constant([0.0, 1.0]), 0.2))[0]
+    other = joined((Constant([0.6, 0.8]), 0.8), (Constant([1.0, 0.0]), 0.2))[0]
+    assert sum(x * x for x in first) == pytest.approx(1.0)
+    cosine = sum(x * y for x, y in zip(first, other, strict=True))
+    assert cosine == pytest.approx(0.8 * 0.6 + 0.2 * 0.0)
+
+
+def test_a_text_that_only_the_second_model_cannot_read_keeps_a_unit_vector() -> None:
+    pytest.importorskip("numpy")
+    vector, bad = joined((Constant([0.6, 0.8]), 0.8), (Constant([0.0, 1.0], bad=True), 0.2))
+    assert bad == [] and vector == pytest.approx([0.6, 0.8, 0.0, 0.0])
+
+
+def test_a_text_that_the_first_model_cannot_read_is_useless() -> None:
+    pytest.importorskip("numpy")
+    vector, bad = joined((Constant([0.6, 0.8], bad=True), 0.8), (Constant([0.0, 1.0]), 0.2))
+    assert bad == [0] and vector == [0.0] * 4
 
 
 def test_a_vector_that_is_not_finite_is_reported_and_zero() -> None:

@@ -47,13 +47,13 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("block", [None, {}, {"provider": "local"}, {"provider": None}])
 def test_without_a_choice_the_embedded_model_is_used(block: Any) -> None:
     settings = config.parse(block)
-    assert (settings.provider, settings.model) == ("local", profiles.LOCAL_E5)
-    known = profiles.PROFILES[profiles.LOCAL_E5]
-    assert (settings.dimensions, settings.min_similarity) == (384, known.floor)
+    assert (settings.provider, settings.model) == ("local", profiles.LOCAL)
+    known = profiles.PROFILES[profiles.LOCAL]
+    assert (settings.dimensions, settings.min_similarity) == (896, known.floor)
 
 
 def test_settings_made_by_hand_have_the_embedded_models_defaults() -> None:
-    assert Settings(dimensions=384) == config.parse(None)
+    assert Settings(dimensions=896) == config.parse(None)
 
 
 def test_a_home_without_a_config_has_the_defaults(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_the_local_provider_has_its_own_models_only() -> None:
 
 
 def test_the_local_models_have_the_dimensions_they_have() -> None:
-    with pytest.raises(ConfigError, match="has 384"):
+    with pytest.raises(ConfigError, match="has 896"):
         config.parse({"provider": "local", "dimensions": 256})
 
 

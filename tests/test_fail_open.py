@@ -86,8 +86,8 @@ SEAMS = (
     in_thread("fusion:fuse", may="tell", garbage=("None", "number", "list", "NaN")),
     in_thread("nearest:nearest", weights=NO_RELAXED, may="tell"),
     in_thread("legs:vector", weights=NO_RELAXED, may="tell"),
-    in_thread("legs:relaxed", weights=NO_VECTOR, may="tell"),
-    in_thread("legs:scorer_of", weights=NO_VECTOR, may="tell"),
+    in_thread("relaxed:search", weights=NO_VECTOR, may="tell"),
+    in_thread("relaxed:scorer_of", weights=NO_VECTOR, may="tell"),
     in_thread(
         "embedders.openai_api:OpenAIEmbedder.embed_query",
         weights=NO_RELAXED,

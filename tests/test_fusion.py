@@ -56,6 +56,35 @@ def test_a_smaller_k_lets_the_first_places_weigh_more() -> None:
     assert fuse(rankings, LINEAGE, k=1)[0] == 10
 
 
+def test_a_lineage_that_several_messages_support_stands_before_a_slightly_better_one() -> None:
+    scores = {10: 0.50, 20: 0.49, 21: 0.40, 22: 0.40}
+    ids = [10, 20, 21, 22]
+    assert fuse([Ranking(ids, scores=scores)], LINEAGE)[0] == 10
+    assert fuse([Ranking(ids, scores=scores, support=0.5)], LINEAGE)[0] == 20
+
+
+def test_support_is_bounded_however_many_messages_a_lineage_has() -> None:
+    many = {20 + n: 0.3 for n in range(10)}
+    ranking = Ranking([10, *many], scores={10: 0.5, **many}, support=0.5)
+    assert fuse([ranking], LINEAGE)[0] == 10
+
+
+def test_a_message_without_a_score_supports_nothing() -> None:
+    ranking = Ranking([10, 20, 21], scores={10: 0.5, 20: 0.49}, support=1.0)
+    assert fuse([ranking], LINEAGE)[0] == 10
+
+
+def test_a_hit_of_little_trust_supports_but_does_not_decide() -> None:
+    doubtful, sure = Ranking([30, 21], trust={30: 0.2, 21: 0.2}), Ranking([10, 20])
+    assert fuse([doubtful, sure], LINEAGE) == [20, 10, 30, 21]
+    assert fuse([Ranking([30, 21]), sure], LINEAGE) == [21, 30, 10, 20]
+
+
+def test_a_lineage_has_the_trust_of_its_most_trusted_message() -> None:
+    first, second = Ranking([10, 11], trust={10: 0.1, 11: 1.0}), Ranking([20], weight=0.9)
+    assert fuse([second, first], LINEAGE)[0] in (10, 11)
+
+
 ids = st.lists(st.integers(0, 99), unique=True, max_size=30)
 
 

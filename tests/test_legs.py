@@ -10,6 +10,7 @@ import pytest
 
 from databases import DIMS, SHAPES, SPACE, HostDatabase
 from hermes_patch import layout, legs, postings, query, rows, units
+from hermes_patch import relaxed as leg
 from hermes_patch.layout import Filters
 from hermes_patch.legs import VectorQuery
 
@@ -36,14 +37,16 @@ def relaxed(
     db: HostDatabase,
     asked: str,
     filters: Filters = Filters(),  # noqa: B008
-    gate: float = legs.GATE,
+    gate: float = leg.GATE,
     conn: sqlite3.Connection | None = None,
 ) -> list[int]:
     reader = conn or db.reader()
     try:
         shape, parsed = layout.read(reader), query.parse(asked)
-        scorer, found = legs.scorer_of(reader, shape, parsed)
-        return legs.relaxed(reader, shape, parsed, filters, scorer, found, gate)
+        scorer, found = leg.scorer_of(reader, shape, parsed)
+        wanted = leg.Gate(gate, gate)
+        hits = leg.search(reader, shape, parsed, filters, scorer, found, wanted)
+        return [hit.msg_id for hit in hits]
     finally:
         if conn is None:
             reader.close()
@@ -124,6 +127,51 @@ def test_word_that_no_message_has_counts_against_coverage(db: HostDatabase) -> N
     noise(db)
     assert relaxed(db, "kubernetes xylophone", gate=0.4) == [wanted]
     assert relaxed(db, "kubernetes xylophone bassoon piccolo", gate=0.4) == []
+
+
+def together(db: HostDatabase, asked: str) -> list[int]:
+    """Search with the gate that the product has beside vectors."""
+    reader = db.reader()
+    try:
+        shape, parsed = layout.read(reader), query.parse(asked)
+        scorer, found = leg.scorer_of(reader, shape, parsed)
+        hits = leg.search(reader, shape, parsed, Filters(), scorer, found, leg.Gate(0.9, leg.LEAST))
+        return [hit.msg_id for hit in hits]
+    finally:
+        reader.close()
+
+
+def test_the_words_of_a_question_may_be_spread_over_two_turns(db: HostDatabase) -> None:
+    asked = db.say("a", "where shall we spend the holiday")
+    answered = db.say("a", "Lisbon, we fly there in June", role="assistant")
+    noise(db)
+    assert set(together(db, "the holiday in Lisbon")) == {asked, answered}
+
+
+def test_tool_output_between_two_turns_does_not_part_them(db: HostDatabase) -> None:
+    asked = db.say("a", "where shall we spend the holiday")
+    db.say("a", "", role="assistant")
+    db.say("a", "42 flights", role="tool")
+    db.say("b", "another conversation at the same time")
+    answered = db.say("a", "Lisbon, we fly there in June", role="assistant")
+    noise(db)
+    assert set(together(db, "the holiday in Lisbon")) == {asked, answered}
+
+
+def test_turns_with_words_between_them_do_not_count_together(db: HostDatabase) -> None:
+    db.say("a", "where shall we spend the holiday")
+    db.say("a", "I do not know yet", role="assistant")
+    db.say("a", "then let us think about it")
+    db.say("a", "Lisbon, we fly there in June", role="assistant")
+    noise(db)
+    assert together(db, "the holiday in Lisbon") == []
+
+
+def test_turns_of_two_conversations_do_not_count_together(db: HostDatabase) -> None:
+    db.say("a", "where shall we spend the holiday")
+    db.say("b", "Lisbon, we fly there in June", role="assistant")
+    noise(db)
+    assert together(db, "the holiday in Lisbon") == []
 
 
 def test_messages_with_an_excluded_term_are_left_out(db: HostDatabase) -> None:
@@ -221,7 +269,7 @@ def test_host_rows_that_lack_a_term_are_not_exact(one: HostDatabase) -> None:
     half = one.say("b", "docker volumes")
     listed, messages = host(one, [half, both])
     parsed = query.parse("docker networking")
-    split = legs.exact(listed, messages, parsed, legs.unweighted(parsed))
+    split = legs.exact(listed, messages, parsed, leg.unweighted(parsed))
     assert (split.exact, split.partial) == ([both], [half])
 
 
@@ -229,7 +277,7 @@ def test_terms_found_in_a_tool_call_count(one: HostDatabase) -> None:
     called = one.say("a", "", role="assistant", tool_calls='[{"name": "docker_ps"}]')
     listed, messages = host(one, [called])
     parsed = query.parse("docker")
-    assert legs.exact(listed, messages, parsed, legs.unweighted(parsed)).exact == [called]
+    assert legs.exact(listed, messages, parsed, leg.unweighted(parsed)).exact == [called]
 
 
 def test_chinese_rows_listed_by_time_are_put_in_order_of_relevance(one: HostDatabase) -> None:
@@ -238,7 +286,7 @@ def test_chinese_rows_listed_by_time_are_put_in_order_of_relevance(one: HostData
     newest_first = [*reversed(passing), dense]
     listed, messages = host(one, newest_first)
     parsed = query.parse("桂林")
-    assert legs.exact(listed, messages, parsed, legs.unweighted(parsed)).exact[0] == dense
+    assert legs.exact(listed, messages, parsed, leg.unweighted(parsed)).exact[0] == dense
 
 
 def test_rows_ranked_by_the_host_keep_its_order(one: HostDatabase) -> None:
@@ -247,7 +295,7 @@ def test_rows_ranked_by_the_host_keep_its_order(one: HostDatabase) -> None:
     third = one.say("a", "桂林")
     listed, messages = host(one, [second, first, third])
     parsed = query.parse("桂林")
-    exact = legs.exact(listed, messages, parsed, legs.unweighted(parsed)).exact
+    exact = legs.exact(listed, messages, parsed, leg.unweighted(parsed)).exact
     assert exact == [second, first, third]
 
 

