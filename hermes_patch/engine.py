@@ -143,6 +143,11 @@ class Engine:
             return None
         return profiles.find(self.embedder.describe().model).opening
 
+    @property
+    def language_gap(self) -> float:
+        """How much farther the same meaning is from one language to another."""
+        return profiles.find(self.embedder.describe().model).language_gap
+
     def attach(self, handle: Any, opened: object = None) -> None:
         """Remember a live SessionDB, through which we may write, and the file it has open."""
         if handle not in self._handles:

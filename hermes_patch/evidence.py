@@ -56,7 +56,7 @@ class Evidence:
             Ranking(
                 list(near),
                 weights[2],
-                scores={i: h.similarity - self.floor for i, h in near.items() if not h.repeats},
+                scores={i: h.strength - self.floor for i, h in near.items() if not h.repeats},
                 support=legs.SUPPORT,
             ),
         ]

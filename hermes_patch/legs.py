@@ -10,12 +10,13 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, TypeVar
 
 from . import nearest, rows
 from . import text as texts
 from .layout import Filters, Layout
-from .query import Query, fold, is_cjk
+from .query import CJK, Query, fold, is_cjk
 from .rows import Message
 from .units import Scorer
 
@@ -24,6 +25,9 @@ DEPTH = 100
 
 KIN_CHARS = 1000
 """How much of the beginning and of the end of long texts must agree for them to be kin."""
+
+LEVELLED = 600
+"""How many of the nearest messages are read to see in which script they are."""
 
 DEEPEST = 32 * DEPTH
 """The most neighbours the vector leg looks at to find DEPTH that are no repetition."""
@@ -36,6 +40,7 @@ SORTED_FLOOR = 0.08
 
 T = TypeVar("T")
 _DIGITS = re.compile(r"\d+")
+_HAS_CJK = re.compile(f"[{CJK}]")
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,9 @@ class VectorQuery:
 
     ``opening`` is the cosine that the best hit must reach for the leg to say anything: the
     best of many unrelated messages is nearer than a single one, so the floor of one hit is no
-    answer to "is there anything at all?". None for the floor itself.
+    answer to "is there anything at all?". None for the floor itself. ``language_gap`` is added
+    where the query is in Chinese, Japanese or Korean and the passage is not, or the other way
+    round: across languages the same meaning is less near.
     """
 
     space_id: int
@@ -52,6 +59,7 @@ class VectorQuery:
     vector: Sequence[float] = field(repr=False)
     floor: float
     opening: float | None = None
+    language_gap: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -66,6 +74,7 @@ class Split:
 class VectorHit:
     """A message near the query: cosine and the bounds of its best chunk in the text.
 
+    ``strength`` is what counts: the cosine, with the gap between languages made up for.
     ``repeats``: its text differs from that of a nearer hit in numbers only.
     """
 
@@ -73,6 +82,7 @@ class VectorHit:
     similarity: float
     start: int
     end: int
+    strength: float = 0.0
     repeats: bool = False
 
 
@@ -156,17 +166,38 @@ def vector(
         wanted.dims,
         wanted.vector,
         DEEPEST,
-        floor,
+        floor - wanted.language_gap,
         filters,
         layout,
         deadline,
     )
-    if not found or found[0].similarity < (wanted.opening or floor):
+    opening = wanted.opening or floor
+    if not found or found[0].similarity + wanted.language_gap < opening:
         return []
     edited = stale if stale is not None else []
-    hits = _served(conn, layout, query, found, edited, deadline)
-    first, others = spread(hits, lambda hit: kin_of(hit.message.text))
+    served = _served(conn, layout, query, found, edited, deadline)
+    if wanted.language_gap:
+        served = _across(served, query, wanted.language_gap, floor)
+    first, others = spread(served, lambda hit: kin_of(hit.message.text))
+    if not first or first[0].strength < opening:
+        return []
     return [*first, *(replace(hit, repeats=True) for hit in others)]
+
+
+def _across(
+    hits: Iterator[VectorHit], query: Query, gap: float, floor: float
+) -> Iterator[VectorHit]:
+    """Yield the nearest hits by strength, those in the other kind of script *gap* nearer."""
+    if not query.terms:
+        yield from (hit for hit in hits if hit.strength >= floor)
+        return
+    asked = any(map(is_cjk, query.terms))
+    levelled = []
+    for hit in islice(hits, LEVELLED):
+        said = _HAS_CJK.search(hit.message.text, hit.start, hit.end) is not None
+        levelled.append(hit if said is asked else replace(hit, strength=hit.similarity + gap))
+    levelled.sort(key=lambda hit: -hit.strength)
+    yield from (hit for hit in levelled if hit.strength >= floor)
 
 
 def kin_of(text: str) -> str:
@@ -215,4 +246,5 @@ def _served(
                 stale.append(message.id)
             elif not mentions(message, query.excluded):
                 served.add(near.text_hash)
-                yield VectorHit(message, near.similarity, near.chunk_start, near.chunk_end)
+                bounds = near.chunk_start, near.chunk_end
+                yield VectorHit(message, near.similarity, *bounds, strength=near.similarity)

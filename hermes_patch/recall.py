@@ -215,6 +215,7 @@ def _vector_query(
         vector=answer.vector,
         floor=engine.floor,
         opening=opening(engine.floor, engine.opening, engine.coverage(conn).embedded),
+        language_gap=engine.language_gap,
     )
 
 

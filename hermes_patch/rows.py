@@ -29,6 +29,8 @@ KEYS = (
 """The keys of a host row, in the host's order."""
 
 SNIPPET_CHARS = 300
+PASSAGE_CHARS = 600
+"""Of a hit by meaning: nobody knows which words of the passage made it one."""
 CONTEXT_CHARS = 200
 IDS_AT_ONCE = 50
 """How many messages are in memory at once, of those that are read one after the other."""
@@ -181,11 +183,11 @@ def _root(conn: sqlite3.Connection, session_id: str) -> str:
 
 
 def passage(text: str, start: int, end: int) -> str:
-    """Return at most :data:`SNIPPET_CHARS` characters of a chunk, cut at a boundary."""
+    """Return at most :data:`PASSAGE_CHARS` characters of a chunk, cut at a boundary."""
     part = text[start:end] if 0 <= start < end <= len(text) else text
     part = part.strip()
-    if len(part) > SNIPPET_CHARS:
-        part = f"{part[: _cut(part, SNIPPET_CHARS)].rstrip()}..."
+    if len(part) > PASSAGE_CHARS:
+        part = f"{part[: _cut(part, PASSAGE_CHARS)].rstrip()}..."
     return f"...{part}" if start > 0 and part else part
 
 

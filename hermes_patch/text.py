@@ -20,6 +20,9 @@ JSON_PREFIX = "\x00json:"
 OVERLAP = 0.1
 """Share of a chunk that is repeated at the start of the next one."""
 
+HALF_FULL = 0.5
+"""Share of a chunk that is enough for it to end where its paragraph does."""
+
 _FORMALITIES = frozenset(
     """ok okay k yes y no n yep nope sure thanks thank you thx ty please continue go on
     go ahead proceed next done stop hi hello hey good great nice cool perfect yes please
@@ -110,7 +113,8 @@ def chunks(text: str, max_tokens: int) -> list[Chunk]:
     """Cut *text* into overlapping chunks of at most *max_tokens* estimated tokens.
 
     Cuts fall on paragraphs, then sentences (Chinese punctuation included), then anywhere;
-    nothing is left out: the chunks together cover every character that is not blank.
+    nothing is left out: the chunks together cover every character that is not blank. A chunk
+    that is half full ends with its paragraph, so that the next one is not diluted by it.
     """
     if len(text) <= max_tokens or estimate_tokens(text) <= max_tokens:
         return [Chunk(0, len(text), text)]
@@ -118,6 +122,9 @@ def chunks(text: str, max_tokens: int) -> list[Chunk]:
     window: list[tuple[int, int, int]] = []
     size = 0
     for start, end, tokens in _segments(text, max_tokens):
+        if size >= max_tokens * HALF_FULL and text[start - 1] == "\n":
+            result.append(_chunk(text, window))
+            window, size = [], 0
         if window and size + tokens > max_tokens:
             result.append(_chunk(text, window))
             window = _tail(window, int(max_tokens * OVERLAP))

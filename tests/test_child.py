@@ -246,7 +246,8 @@ def test_the_child_ends_with_its_parent_although_another_process_holds_the_pipe(
         "child.wait(child.hello, None)\n"
         "fd = child._process.stdin.fileno()\n"
         "held = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
-        "holder = subprocess.Popen(held, pass_fds=[fd], stdout=subprocess.DEVNULL)\n"
+        "none = subprocess.DEVNULL\n"
+        "holder = subprocess.Popen(held, pass_fds=[fd], stdout=none, stderr=none)\n"
         "print(child.pid, holder.pid, flush=True)\n"
         "os.kill(os.getpid(), 9)"
     )

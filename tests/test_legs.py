@@ -59,10 +59,11 @@ def nearest(
     asked: str = "",
     opening: float | None = None,
     filters: Filters = Filters(),  # noqa: B008
+    gap: float = 0.0,
 ) -> list[legs.VectorHit]:
     reader = db.reader()
     try:
-        wanted = VectorQuery(SPACE, DIMS, vector, floor, opening)
+        wanted = VectorQuery(SPACE, DIMS, vector, floor, opening, gap)
         shape = layout.read(reader)
         return legs.vector(reader, shape, query.parse(asked), filters, wanted, floor)
     finally:
@@ -373,3 +374,32 @@ def test_vector_leg_honours_filters(one: HostDatabase) -> None:
     kept = one.say("a", "by the user", vector=NEAR_EAST)
     hits = nearest(one, EAST, filters=Filters(role_filter=["user"]))
     assert [hit.message.id for hit in hits] == [kept]
+
+
+AT_06, AT_05 = (0.6, 0.8, 0.0), (0.5, 0.866, 0.0)
+
+
+def test_a_hit_in_the_other_language_is_nearer_than_its_cosine(db: HostDatabase) -> None:
+    same = db.say("a", "磁盘满了", vector=AT_06)
+    other = db.say("b", "the disk is full", vector=AT_05)
+    found = nearest(db, EAST, asked="空间不够", gap=0.2)
+    assert [hit.message.id for hit in found] == [other, same]
+    assert [round(hit.similarity, 2) for hit in found] == [0.5, 0.6]
+    found = nearest(db, EAST, asked="no room left", gap=0.2)
+    assert [hit.message.id for hit in found] == [same, other]
+
+
+def test_the_gap_counts_for_floor_and_opening_of_the_other_language_only(db: HostDatabase) -> None:
+    db.say("a", "磁盘满了", vector=AT_05)
+    assert nearest(db, EAST, floor=0.55, asked="空间不够", gap=0.1) == []
+    assert len(nearest(db, EAST, floor=0.55, asked="no room left", gap=0.1)) == 1
+    assert nearest(db, EAST, floor=0.3, opening=0.55, asked="空间不够", gap=0.1) == []
+    assert len(nearest(db, EAST, floor=0.3, opening=0.55, asked="no room left", gap=0.1)) == 1
+
+
+def test_the_language_is_that_of_the_passage_not_of_the_whole_message(db: HostDatabase) -> None:
+    text = "the disk is full. 磁盘满了"
+    msg_id = db.say("a", text)
+    db.embed(msg_id, AT_05, start=0, end=17)
+    assert len(nearest(db, EAST, floor=0.55, asked="空间不够", gap=0.1)) == 1
+    assert nearest(db, EAST, floor=0.55, asked="no room left", gap=0.1) == []

@@ -379,7 +379,7 @@ def test_highlighting_keeps_the_text_around_the_matches() -> None:
 def test_long_passages_are_cut_at_a_boundary() -> None:
     text = "一句话。" * 200
     cut = rows.passage(text, 0, len(text))
-    assert cut.endswith("。...") and len(cut) <= rows.SNIPPET_CHARS + 3
+    assert cut.endswith("。...") and len(cut) <= rows.PASSAGE_CHARS + 3
 
 
 def test_units_are_bounded_for_a_long_paste() -> None:

@@ -75,3 +75,14 @@ def test_a_run_of_letters_without_any_boundary_is_cut_too() -> None:
 def test_the_last_paragraph_of_a_long_text_has_a_chunk_of_its_own() -> None:
     text = "filler sentence number one. " * 2000 + "\n\nThe password hint is the blue heron."
     assert "blue heron" in texts.chunks(text, 200)[-1].text
+
+
+def test_a_chunk_that_is_half_full_ends_with_its_paragraph() -> None:
+    first, last = " ".join(["filler"] * 30), "the answer"
+    parts = texts.chunks(f"{first}\n\n{first}\n\n{last}", 80)
+    assert [part.text.strip() for part in parts] == [first, first, last]
+
+
+def test_short_paragraphs_share_a_chunk() -> None:
+    lines = "\n".join(f"item {n}" for n in range(60))
+    assert len(texts.chunks(lines, 80)) < 8

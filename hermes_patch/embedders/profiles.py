@@ -16,7 +16,8 @@ class Profile:
     ``dims`` is None when the model's own length is taken as it comes. ``floor`` is the
     least cosine similarity worth showing. ``opening`` is what the best hit must reach for the
     vectors to say anything at all: the best of many unrelated messages is nearer than any
-    single one. ``max_tokens`` is the longest chunk, in tokens of the model. ``pause`` is the
+    single one. ``language_gap`` is how much farther the same meaning is from one language to
+    another. ``max_tokens`` is the longest chunk, in tokens of the model. ``pause`` is the
     number of seconds between two requests of a backfill. ``multimodal`` asks for
     Volcengine's form: one text a request, a list of parts.
     """
@@ -28,6 +29,7 @@ class Profile:
     query_prefix: str = ""
     batch_size: int = 32
     max_tokens: int = 480
+    language_gap: float = 0.0
     pause: float = 0.1
     multimodal: bool = False
 
@@ -47,10 +49,26 @@ _BGE_QUERY_ZH = "为这个句子生成表示以用于检索相关文章："
 
 PROFILES: dict[str, Profile] = {
     # Floors and openings of the local models: docs/quality.md.
-    LOCAL: Profile(dims=896, floor=0.25, opening=0.35, batch_size=16, max_tokens=256, pause=0.0),
-    LOCAL_E5: Profile(dims=384, floor=0.28, opening=0.38, batch_size=16, pause=0.0),
+    LOCAL: Profile(
+        dims=896,
+        floor=0.25,
+        opening=0.35,
+        language_gap=0.11,
+        batch_size=16,
+        max_tokens=128,
+        pause=0.0,
+    ),
+    LOCAL_E5: Profile(
+        dims=384,
+        floor=0.28,
+        opening=0.38,
+        language_gap=0.11,
+        batch_size=16,
+        max_tokens=128,
+        pause=0.0,
+    ),
     LOCAL_USE: Profile(
-        dims=512, floor=0.15, opening=0.30, batch_size=32, max_tokens=220, pause=0.0
+        dims=512, floor=0.15, opening=0.30, batch_size=32, max_tokens=128, pause=0.0
     ),
     "doubao-embedding-vision": Profile(
         dims=2048, floor=0.40, batch_size=10, max_tokens=2000, pause=0.5, multimodal=True
