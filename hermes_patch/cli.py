@@ -20,6 +20,11 @@ from ._version import __version__
 from .errors import HermesPatchError
 from .guard import explain
 
+_OWN_FLOOR = (
+    "With a floor of your own, what the best hit must reach is the floor too (see opening in "
+    "docs/configuration.md); take the line out to go back."
+)
+
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
@@ -45,6 +50,8 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_argument("--fix", action="store_true", help="mend what is safe to mend")
     _backfill_options(command("backfill", "embed the history that has no vectors yet"))
     _search_options(command("search", "search past conversations"))
+    calibrate = command("calibrate", "estimate the similarity floor from your own messages")
+    calibrate.add_argument("--write", action="store_true", help="put the value into config.yaml")
     evaluation.add_options(
         command("eval", "measure how well sets of questions find their conversations")
     )
@@ -122,6 +129,8 @@ def _run(args: argparse.Namespace, words: list[str], *, alone: bool) -> int:
         return evaluation.command(args, python)
     from . import inside
 
+    if args.command == "calibrate":
+        return _calibrate(args, home, python)
     if not inside.is_here():
         return inside.reexecute(words, home, python, replace=alone)
     os.environ["HERMES_HOME"] = str(home)
@@ -146,6 +155,27 @@ def _examine(args: argparse.Namespace, home: Path, python: Path | None) -> int:
     report = doctor.run(home, fix=args.fix, hermes_python=python)
     _show(args, report.to_json(), report.lines())
     return 0 if report.healthy else 1
+
+
+def _calibrate(args: argparse.Namespace, home: Path, python: Path | None) -> int:
+    from . import calibration, inside
+
+    if inside.is_here():
+        from .inside import calibrating
+
+        os.environ["HERMES_HOME"] = str(home)
+        data = calibrating.measure(home)
+    else:
+        data = inside.ask(["calibrate", "--hermes-home", str(home)], home, python)
+    lines = calibration.lines(data)
+    if args.write:
+        from . import deploy
+
+        path = deploy.set_value(home, "minSimilarity", data["recommended"])
+        data["written"] = True
+        lines += ["", f"minSimilarity: {data['recommended']:.2f} is now in {path}.", _OWN_FLOOR]
+    _show(args, data, lines)
+    return 0
 
 
 def _deploy(args: argparse.Namespace, home: Path, python: Path | None) -> int:

@@ -17,7 +17,7 @@ LAYERS = [
     {"embedders"},  # with child, its other half: each names the other
     {"spaces", "units"},
     {"store", "rows", "postings", "migrations"},
-    {"stash", "legs", "fusion", "lease", "failures", "sweep"},
+    {"stash", "legs", "fusion", "lease", "failures", "sweep", "calibration"},
     {"writes", "relaxed"},
     {"indexer", "evidence"},
     {"search"},

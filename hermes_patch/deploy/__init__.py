@@ -22,6 +22,7 @@ __all__ = [
     "describe_sending",
     "find_hermes_python",
     "revert",
+    "set_value",
 ]
 
 
@@ -57,3 +58,15 @@ def revert(home: Path, *, purge: bool = False, hermes_python: Path | None = None
     from . import removing
 
     return removing.revert(home, purge=purge, hermes_python=hermes_python)
+
+
+def set_value(home: Path, key: str, value: float) -> Path:
+    """Put *value* under *key* of our block in config.yaml; return the file's real path.
+
+    Raises:
+        DeployError: the file cannot be read, understood or written, or no edit would leave
+            the rest of it as it is; says what to write by hand.
+    """
+    from . import config_edit
+
+    return config_edit.set_value(home, key, value)

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..config_keys import BLOCK
 from ..errors import DeployError
-from . import yaml_edit
+from . import yaml_edit, yaml_value
 from .yaml_edit import NoEdit, Unparsable
 
 NAME = "hermes_patch"
@@ -143,6 +144,22 @@ def plan_disable(home: Path, record: dict[str, Any] | None) -> Edit:
             "take it out by hand and run this again"
         ) from None
     return Edit(path, raw, (_BOM if raw[:3] == _BOM else b"") + text.encode("utf-8"))
+
+
+def set_value(home: Path, key: str, value: float) -> Path:
+    """Put *value* under *key* of our block; return the file's real path; raises DeployError."""
+    path, raw = read(home)
+    _data(path, raw)
+    try:
+        text = yaml_value.put(_text(path, raw), [*BLOCK.split("."), key], value)
+    except NoEdit:
+        raise DeployError(
+            f"{path}: {BLOCK} cannot be edited without touching the rest (anchors, aliases or "
+            f"merges); write {key}: {value!r} there by hand"
+        ) from None
+    bom = _BOM if (raw or b"")[:3] == _BOM else b""
+    put(path, raw, bom + text.encode("utf-8"))
+    return path
 
 
 def write(edit: Edit) -> None:

@@ -54,7 +54,7 @@ def add(text: str, key: str, item: str) -> tuple[str, str]:
         {**data, SECTION: {**(section or {}), key: listed}}
         for listed in ([*(items or []), item], [item, *(items or [])])
     ]
-    return _first(_additions(text, key, item), allowed), made
+    return first(_additions(text, key, item), allowed), made
 
 
 def remove(text: str, key: str, item: str, made: str = "item") -> str:
@@ -84,7 +84,7 @@ def _pruned(text: str, key: str, item: str, made: str) -> str | None:
         return None
     allowed = [wanted or None, {**wanted, SECTION: {}} if len(path) == 2 else wanted]
     try:
-        return _first(_prunings(text, path), allowed)
+        return first(_prunings(text, path), allowed)
     except NoEdit:
         return None
 
@@ -94,10 +94,11 @@ def _without_first(text: str, key: str, item: str) -> str:
     items = list(data[SECTION][key])
     items.remove(item)
     wanted = {**data, SECTION: {**data[SECTION], key: items}}
-    return _first(_removals(text, key, item), [wanted])
+    return first(_removals(text, key, item), [wanted])
 
 
-def _first(candidates: Iterator[str], allowed: list[Any]) -> str:
+def first(candidates: Iterator[str], allowed: list[Any]) -> str:
+    """Return the first candidate whose data is one of *allowed*; raises NoEdit."""
     for candidate in candidates:
         try:
             new = load(candidate)

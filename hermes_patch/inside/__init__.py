@@ -36,6 +36,34 @@ def reexecute(words: list[str], home: Path, python: Path | None, *, replace: boo
         DeployError: no Hermes was found.
         HostError: the plugin is not applied to *home*.
     """
+    command, environment = _command(words, home, python)
+    if replace and os.name == "posix":
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execve(command[0], command, environment)
+    return subprocess.call(command, env=environment)
+
+
+def ask(words: list[str], home: Path, python: Path | None) -> dict[str, Any]:
+    """Run a command with ``--json`` under Hermes's Python and return what it prints.
+
+    Raises:
+        DeployError, HostError: as :func:`reexecute`.
+        HermesPatchError: the command failed, with its own message.
+    """
+    command, environment = _command([*words, "--json"], home, python)
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, encoding="utf-8")
+    try:
+        data = json.loads(done.stdout)
+    except ValueError:
+        raise HermesPatchError(f"{words[0]} ended with {done.returncode} and no result") from None
+    if not isinstance(data, dict) or not data.get("ok"):
+        raise HermesPatchError(str(data.get("error") if isinstance(data, dict) else data))
+    return data
+
+
+def _command(words: list[str], home: Path, python: Path | None) -> tuple[list[str], dict[str, str]]:
+    """Return the command line and the environment that run *words* under Hermes's Python."""
     from ..deploy import hermes
 
     found = hermes.find_hermes_python(home, python)
@@ -50,12 +78,7 @@ def reexecute(words: list[str], home: Path, python: Path | None, *, replace: boo
         PYTHONDONTWRITEBYTECODE="1",
     )
     # -P: a folder of our name in the working directory must not hide the plugin's.
-    command = [str(found.python), "-P", "-m", "hermes_patch", *words]
-    if replace and os.name == "posix":
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.execve(command[0], command, environment)
-    return subprocess.call(command, env=environment)
+    return [str(found.python), "-P", "-m", "hermes_patch", *words], environment
 
 
 def vendor_of(home: Path) -> Path | None:
