@@ -32,7 +32,7 @@ LEVELLED = 600
 DEEPEST = 32 * DEPTH
 """The most neighbours the vector leg looks at to find DEPTH that are no repetition."""
 
-SUPPORT = 0.7
+SUPPORT = 0.3
 """What further near messages of a conversation count for, see ``fusion.Ranking``."""
 
 SORTED_FLOOR = 0.08
