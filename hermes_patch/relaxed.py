@@ -70,8 +70,8 @@ class Hit:
 class Gate:
     """What a hit must cover: with its neighbours, and by itself."""
 
-    together: float = GATE
-    alone: float = LEAST
+    together: float
+    alone: float
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,8 @@ class _Search:
     def _gate(self) -> relaxed.Gate:
         if self.request.order:
             return relaxed.Gate(relaxed.SORTED_GATE, relaxed.SORTED_GATE)
-        return relaxed.Gate(relaxed.GATE if self.status["vector"] == OK else relaxed.ALONE_GATE)
+        beside = self.status["vector"] == OK
+        return relaxed.Gate(relaxed.GATE if beside else relaxed.ALONE_GATE, relaxed.LEAST)
 
     def _vector(self, wanted: VectorQuery) -> list[VectorHit]:
         floor = self._floor(wanted)

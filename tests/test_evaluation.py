@@ -500,6 +500,15 @@ def test_the_report_is_valid_self_contained_and_shows_every_set_and_mode(tmp_pat
     assert "NaN" not in "".join(page.texts)
 
 
+def test_recall_over_the_gate_counts_what_covers_enough_of_the_question(tmp_path: Path) -> None:
+    given = tiny(tmp_path)
+    covered = {"q-exact": 0.9, "q-loose": 0.3, "q-tea": 0.5}
+    gold = {query.id: next(iter(query.gold_sessions)) for query in given.queries}
+    free = Asked({name: [Hit(gold[name], None, None, c)] for name, c in covered.items()})
+    recall = report.covered_recall(given, free)
+    assert [recall(least) for least in (0.0, 0.4, 0.6, 1.0)] == pytest.approx([1, 2 / 3, 1 / 3, 0])
+
+
 def test_the_report_of_hermes_alone_has_no_similarities(tmp_path: Path) -> None:
     data, given_sets, asked = made_up(tmp_path)
     data["model"] = None
@@ -584,7 +593,8 @@ def test_every_mode_is_measured_on_a_real_hermes(first: dict[str, Any]) -> None:
 def test_the_report_of_a_real_run_shows_the_floor(first: dict[str, Any], place: Place) -> None:
     text = (place.folder / "out.html").read_text("utf-8")
     page = check_report(text, ["tiny"], list(evaluation.MODES))
-    assert "floor 0.40" in page.texts and page.tags.count("svg") == 3
+    assert "floor 0.40" in page.texts and page.tags.count("svg") == 4
+    assert "beside vectors 0.35" in page.texts
 
 
 def test_the_users_home_is_not_touched(first: dict[str, Any], place: Place) -> None:

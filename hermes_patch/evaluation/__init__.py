@@ -96,13 +96,13 @@ def _report_path(name: str | None) -> Path | None:
 def _run(
     stage: Stage, given: EvaluationSet, wanted: list[str] | None, drawn: bool
 ) -> dict[str, Asked]:
-    from .running import UNFILTERED
+    from .running import UNFILTERED, UNGATED
 
     modes = [mode for mode in MODES if not wanted or mode in wanted]
     stage.prepare(given)
-    if drawn and {"vector", "hybrid"} & set(modes):
-        modes.append(UNFILTERED)
-    return {mode: stage.ask(given, mode) for mode in modes}
+    free = {UNFILTERED: {"vector", "hybrid"}, UNGATED: {"keyword", "hybrid"}}
+    more = [mode for mode, needed in free.items() if drawn and needed & set(modes)]
+    return {mode: stage.ask(given, mode) for mode in [*modes, *more]}
 
 
 def _results(

@@ -79,13 +79,14 @@ def trade(
     bounds: tuple[float, float],
     marks: Mapping[str, float | None],
     label: str,
+    caption: str,
 ) -> str:
-    """Draw shares as functions of the similarity that a best hit has to reach."""
+    """Draw shares as functions of what a hit has to reach, which *caption* says."""
     low, high = bounds
     frame = _Frame(low, high, 1.0)
     parts = [*_shares(frame)]
     parts += [_tick(frame, value, f"{value:.2f}") for value in _round_values(low, high)]
-    parts.append(_caption("if the best hit had to reach …"))
+    parts.append(_caption(caption))
     steps = [low + (high - low) * n / 120 for n in range(121)]
     for name, value_at in lines.items():
         parts.append(_line([(frame.x(x), frame.y(value_at(x))) for x in steps], f"line {name}"))

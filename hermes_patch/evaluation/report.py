@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from .. import relaxed
 from ..text import counted
 from . import MODES, drawing
 from .measures import curve
-from .running import UNFILTERED, Asked
+from .running import UNFILTERED, UNGATED, Asked
 from .sets import EvaluationSet
 from .style import CSS
 
@@ -104,6 +105,9 @@ def _section(given: EvaluationSet, modes: Mapping[str, Any], asked: Mapping[str,
     if free is not None and any(free.hits.values()):
         mode = asked.get("vector") or asked["hybrid"]
         figures += _of_similarity(given, free, mode)
+    ungated = asked.get(UNGATED)
+    if ungated is not None and any(ungated.hits.values()):
+        figures.append(_of_coverage(given, ungated))
     about = (
         f"{len(given.sessions)} sessions, {given.messages()} messages, "
         f"{counted(len(given.queries), 'question')}, "
@@ -140,13 +144,43 @@ def _of_similarity(given: EvaluationSet, free: Asked, mode: Asked) -> list[str]:
         bounds = (min(values), max(values))
         inside = {n: v for n, v in marks.items() if v is not None and bounds[0] <= v <= bounds[1]}
         label = f"{given.name}: recall and rightly empty answers over the floor"
-        drawn = drawing.trade(lines, bounds, inside, label)
+        drawn = drawing.trade(lines, bounds, inside, label, "if the best hit had to reach …")
         keys = {
             "right": "recall@5 of the vectors",
             "hopeless": "questions without an answer that rightly get none",
         }
-        figures.append(_figure("Noise against recall", drawn, keys))
+        figures.append(_figure("Noise against recall: vectors over the floor", drawn, keys))
     return figures
+
+
+def _of_coverage(given: EvaluationSet, free: Asked) -> str:
+    lines = {"right": covered_recall(given, free)}
+    keys = {"right": "recall@5 of our keywords"}
+    if given.unanswerable:
+        best = [
+            max((hit.coverage or 0.0 for hit in free.hits[query.id]), default=0.0)
+            for query in given.unanswerable
+        ]
+        lines["hopeless"] = quiet_at(best)
+        keys["hopeless"] = "questions without an answer that rightly get none"
+    marks = {"alone": relaxed.ALONE_GATE, "beside vectors": relaxed.GATE}
+    label = f"{given.name}: recall and rightly empty answers over the gate of our keywords"
+    caption = "if a hit had to contain this share of the question …"
+    drawn = drawing.trade(lines, (0.0, 1.0), marks, label, caption)
+    return _figure("Noise against recall: our keywords over the gate", drawn, keys)
+
+
+def covered_recall(given: EvaluationSet, free: Asked) -> Callable[[float], float]:
+    """Return session recall@5 as a function of the least coverage of a hit."""
+
+    def recall(least: float) -> float:
+        found = 0
+        for query in given.queries:
+            kept = [h.session for h in free.hits[query.id] if (h.coverage or 0.0) >= least]
+            found += any(session in query.gold_sessions for session in kept[:5])
+        return found / len(given.queries)
+
+    return recall
 
 
 def best_hits(given: EvaluationSet, free: Asked) -> dict[str, list[float]]:

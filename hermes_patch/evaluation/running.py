@@ -27,7 +27,10 @@ from .saved import Saved
 from .sets import EvaluationSet
 
 UNFILTERED = "unfiltered"
-"""The mode ``vector`` without a floor, which shows what the floor keeps out."""
+"""The mode ``vector`` without a floor, which shows what the floor keeps out; conversations are
+ranked by their best hit alone, since what else counts depends on the floor."""
+UNGATED = "ungated"
+"""The mode ``keyword`` without a gate, which shows what the gate keeps out."""
 
 _STEPS = Path(__file__).resolve().with_name("steps.py")
 _PLUGIN = Path("plugins") / "hermes_patch"
@@ -38,11 +41,15 @@ _PATIENCE = 60.0  # what is measured is what is found, not how fast this machine
 
 @dataclass(frozen=True)
 class Hit:
-    """One conversation of an answer; ``similarity`` is None where keywords alone found it."""
+    """One conversation of an answer.
+
+    ``similarity`` is None where keywords alone found it, ``coverage`` where vectors alone did.
+    """
 
     session: str
     message: str | None
     similarity: float | None
+    coverage: float | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class Source:
         alone = {"exact": 0.0, "relaxed": 0.0, "vector": weights["vector"] or 1.0}
         if mode == "host":
             return {"provider": "off"}
-        if mode == "keyword":
+        if mode in ("keyword", UNGATED):
             return {**patient, "weights": {**weights, "vector": 0.0}}
         if mode == "vector":
             return {**patient, "weights": alone}
@@ -165,8 +172,7 @@ class Stage:
         queries = [
             {"id": query.id, "text": query.text} for query in (*given.queries, *given.unanswerable)
         ]
-        inside = "vector" if mode == UNFILTERED else mode
-        result = self._step("ask", {"mode": inside, "queries": queries})
+        result = self._step("ask", {"mode": mode, "queries": queries})
         messages = {session.id: session.messages for session in given.sessions}
         hits = {
             name: [_hit(row, messages) for row in rows] for name, rows in result["answers"].items()
@@ -250,7 +256,7 @@ def _hit(row: Mapping[str, Any], messages: Mapping[str, Any]) -> Hit:
     place, session = row["place"], row["session"]
     known = messages.get(session, ())
     message = known[place].id if place is not None and place < len(known) else None
-    return Hit(session, message, row["similarity"])
+    return Hit(session, message, row["similarity"], row["coverage"])
 
 
 def _say(text: str) -> None:

@@ -100,23 +100,28 @@ class _Watch:
 
     A leg that fails leaves the host's rows, which would be counted as an answer of the mode.
     In the mode ``vector`` the host's rows are kept out: without a vote they would still be
-    the end of every list.
+    the end of every list. Without a floor or a gate nothing is kept out.
     """
 
     def __init__(self, mode: str) -> None:
-        from hermes_patch import host, recall, search
+        from hermes_patch import host, legs, recall, relaxed, search
 
-        self.mode = mode
+        self.by_vector = mode in ("vector", "unfiltered")
         self.legs: dict[str, str] | None = None
+        self.found: dict[int, Any] = {}
+        if mode == "unfiltered":
+            vars(legs)["SUPPORT"] = 0.0
+        if mode == "ungated":
+            vars(relaxed).update(GATE=0.0, ALONE_GATE=0.0, LEAST=0.0)
         self._fuse = search.fuse
         vars(search)["fuse"] = self.fuse
         recall.LEGS_SECONDS = host.PREPARE_SECONDS = _PATIENCE
 
     def fuse(self, reader: Any, rows: Any, request: Any, vector: Any, **options: Any) -> Any:
         """Stand in for ``search.fuse``."""
-        rows = [] if self.mode == "vector" else rows
+        rows = [] if self.by_vector else rows
         outcome = self._fuse(reader, rows, request, vector, **options)
-        self.legs = outcome.legs
+        self.legs, self.found = outcome.legs, outcome.found
         return outcome
 
     def problem(self, semantic: dict[str, Any] | None) -> str:
@@ -131,7 +136,7 @@ class _Watch:
 
     def keeps(self, result: dict[str, Any]) -> bool:
         """Tell whether a result belongs to the mode; the tool looks for titles by itself."""
-        return self.mode != "vector" or result.get("matched_role") != "session_title"
+        return not self.by_vector or result.get("matched_role") != "session_title"
 
 
 def _asker(db: Any, watch: _Watch | None) -> Callable[[str, str], Hits]:
@@ -156,18 +161,20 @@ def _search(db: Any, watch: _Watch | None) -> Callable[[str], tuple[Hits, Any]]:
 
     place = _places()
     if "sort" not in inspect.signature(tool.session_search).parameters:
-        return _below_the_tool(db, place)
+        return _below_the_tool(db, watch, place)
 
     def search(text: str) -> tuple[Hits, Any]:
         answer = json.loads(tool.session_search(query=text, db=db, limit=_TOP))
         results = [r for r in answer.get("results", []) if watch is None or watch.keeps(r)]
-        hits = [_hit(r, r.get("match_message_id"), r.get("similarity"), place) for r in results]
+        hits = [_hit(r, r.get("match_message_id"), watch, place) for r in results]
         return hits, answer.get("semantic")
 
     return search
 
 
-def _below_the_tool(db: Any, place: dict[int, int]) -> Callable[[str], tuple[Hits, Any]]:
+def _below_the_tool(
+    db: Any, watch: _Watch | None, place: dict[int, int]
+) -> Callable[[str], tuple[Hits, Any]]:
     """Ask the database; the tool of older releases has a model summarise every session."""
     from hermes_patch import recall
 
@@ -179,10 +186,8 @@ def _below_the_tool(db: Any, place: dict[int, int]) -> Callable[[str], tuple[Hit
         best: dict[str, dict[str, Any]] = {}
         for row in rows:
             best.setdefault(row["session_id"], row)
-        similar = {msg_id: found.similarity for msg_id, found in trace.found.items()}
         found = list(best.values())[:_TOP]
-        hits = [_hit(row, row["id"], similar.get(row["id"]), place) for row in found]
-        return hits, trace.semantic
+        return [_hit(row, row["id"], watch, place) for row in found], trace.semantic
 
     return search
 
@@ -201,10 +206,15 @@ def _places() -> dict[int, int]:
 
 
 def _hit(
-    row: dict[str, Any], msg_id: int | None, similarity: float | None, place: dict[int, int]
+    row: dict[str, Any], msg_id: int | None, watch: _Watch | None, place: dict[int, int]
 ) -> dict[str, Any]:
-    where = None if msg_id is None else place.get(msg_id)
-    return {"session": row["session_id"], "place": where, "similarity": similarity}
+    found = None if watch is None or msg_id is None else watch.found.get(msg_id)
+    return {
+        "session": row["session_id"],
+        "place": None if msg_id is None else place.get(msg_id),
+        "similarity": found and found.similarity,
+        "coverage": found and found.coverage,
+    }
 
 
 def main(step: str, given: str, result: str) -> None:
