@@ -51,7 +51,7 @@ PROFILES: dict[str, Profile] = {
     # Floors and openings of the local models: docs/quality.md.
     LOCAL: Profile(
         dims=896,
-        floor=0.25,
+        floor=0.20,
         opening=0.35,
         language_gap=0.11,
         batch_size=16,
