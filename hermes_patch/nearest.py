@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import heapq
 import importlib.util
+import math
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import mul
 from pathlib import Path
@@ -24,6 +25,16 @@ PURE_PYTHON = "python"
 
 SLICE = 1000
 """How many vectors the Python tier reads at once."""
+
+
+def _sum_of_products(p: Sequence[float], q: Sequence[float]) -> float:
+    return float(sum(map(mul, p, q)))
+
+
+dot: Callable[[Sequence[float], Sequence[float]], float] = getattr(
+    math, "sumprod", _sum_of_products
+)
+"""The product of two vectors; Python 3.12 and later have it in C, twice as fast."""
 LONGEST = 1.001
 """More than the product of two unit vectors: from a row that is none, or holds Inf."""
 
@@ -166,6 +177,6 @@ def _scan_python(
         check_time(deadline)
         last = rows[-1][0]
         for _, blob, msg_id, session_id, start, end, text_hash in rows:
-            similarity = sum(map(mul, unit, vectors.unpack(blob)))
+            similarity = dot(unit, vectors.unpack(blob))
             if floor <= similarity <= LONGEST:
                 yield Neighbour(msg_id, session_id, start, end, similarity, text_hash)
