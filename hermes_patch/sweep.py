@@ -85,9 +85,27 @@ def everything(conn: sqlite3.Connection) -> Finding:
 
 
 def mend(conn: sqlite3.Connection, found: Finding) -> None:
-    """Drop what does not fit; edited messages become pending, also those of the history."""
-    store.forget(conn, [*found.gone, *found.edited])
-    store.mark_edited(conn, found.edited)
+    """Drop what does not fit; edited messages become pending, also those of the history.
+
+    *found* is looked at again, in the transaction that *conn* is in: what was embedded anew
+    meanwhile is not to be paid for twice.
+    """
+    ids = sorted({int(msg_id) for msg_id in (*found.gone, *found.edited)})
+    if not ids:
+        return
+    named = f"SELECT column1 FROM (VALUES {','.join(f'({msg_id})' for msg_id in ids)})"
+    now = Finding()
+    for table in TABLES:
+        _look(conn, table, named, len(ids), now)
+    store.forget(conn, now.gone)
+    drop(conn, now.edited)
+
+
+def drop(conn: sqlite3.Connection, msg_ids: Iterable[int]) -> None:
+    """Drop what there is of these messages, fitting or not, and make them pending."""
+    ids = list(msg_ids)
+    store.forget(conn, ids)
+    store.mark_edited(conn, ids)
 
 
 def stale(conn: sqlite3.Connection, after: int, limit: int) -> tuple[list[int], int | None]:

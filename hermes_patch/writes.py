@@ -19,15 +19,25 @@ def put_all(database: Database, space: Space, jobs: Sequence[Job], stash: Stash)
     """Store the vectors of messages and return of how many; raises sqlite3.Error.
 
     Messages that are gone or changed meanwhile are left out; their vectors go into the
-    stash, since a transcript that is written anew brings the same texts back.
+    stash, since a transcript that is written anew brings the same texts back. So does what
+    could not be written: the next try need not send it again.
     """
     stored = 0
-    for group in _groups(jobs):
-        done = database.write(_put(space, group))
+    groups = list(_groups(jobs))
+    for number, group in enumerate(groups):
+        try:
+            done = database.write(_put(space, group))
+        except Exception:
+            _keep(stash, space, [job for rest in groups[number:] for job in rest])
+            raise
         if done < len(group):
-            stash.keep({(space.id, row.text_hash): chunks for row, chunks in group})
+            _keep(stash, space, group)
         stored += done
     return stored
+
+
+def _keep(stash: Stash, space: Space, jobs: Sequence[Job]) -> None:
+    stash.keep({(space.id, row.text_hash): chunks for row, chunks in jobs})
 
 
 def _put(space: Space, group: Sequence[Job]) -> Callable[[sqlite3.Connection], int]:

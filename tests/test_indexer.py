@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -195,6 +197,28 @@ def test_vectors_of_a_hand_made_table_are_taken_over_when_they_can_be_reproduced
     assert len(spaces.find(database.conn)) == 1
     assert len(embedder.messages_sent) == 2  # one old text to compare, and the new one
     assert len(database.vectors()) == 6
+
+
+def test_what_could_not_be_written_is_not_sent_again(
+    database: PlainDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(5):
+        database.message(f"message about topic {n}")
+    embedder = CountingEmbedder()
+    indexer = Indexer(database, embedder, Settings())
+    write = database.write
+
+    def locked(change: Any) -> Any:
+        if embedder.messages_sent:
+            raise sqlite3.OperationalError("database is locked")
+        return write(change)
+
+    monkeypatch.setattr(database, "write", locked)
+    with pytest.raises(sqlite3.OperationalError):
+        indexer.index_batch()
+    monkeypatch.setattr(database, "write", write)
+    drain(indexer)
+    assert len(embedder.messages_sent) == 5 == len(database.vectors())
 
 
 def test_replaced_rows_take_their_vectors_from_the_stash(database: PlainDatabase) -> None:

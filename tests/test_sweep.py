@@ -129,6 +129,37 @@ def test_a_message_deleted_between_look_and_mend_does_no_harm(swept: Swept) -> N
     assert not sweep.everything(swept.conn)
 
 
+def test_what_was_embedded_anew_between_look_and_mend_is_not_paid_for_twice(swept: Swept) -> None:
+    swept.edit(swept.ids[3], "something else")
+    found = sweep.everything(swept.conn)
+    sweep.mend(swept.conn, found)
+    swept.index(edited=True)
+    sent = len(swept.embedder.sent)
+    sweep.mend(swept.conn, found)
+    swept.index(edited=True)
+    assert swept.ids[3] in swept.database.vectors() and len(swept.embedder.sent) == sent
+
+
+def test_an_id_that_was_given_to_another_message_meanwhile_is_embedded_anew(swept: Swept) -> None:
+    swept.delete_without_foreign_keys(swept.ids[3])
+    found = sweep.everything(swept.conn)
+    swept.conn.execute(
+        "INSERT INTO messages (id, session_id, role, content, timestamp) VALUES (?,?,?,?,?)",
+        (swept.ids[3], "s1", "user", "another message under the same id", 2.0),
+    )
+    sweep.mend(swept.conn, found)
+    swept.index(edited=True)
+    assert swept.embedder.sent[-1] == "another message under the same id"
+    assert not sweep.everything(swept.conn)
+
+
+def test_what_is_dropped_is_pending_although_it_fits(swept: Swept) -> None:
+    sweep.drop(swept.conn, swept.ids[:2])
+    assert not {*swept.ids[:2]} & {*swept.database.vectors()}
+    swept.index(edited=True)
+    assert {*swept.ids[:2]} <= {*swept.database.vectors()}
+
+
 def test_batches_hold_everything_in_parts_of_bounded_size() -> None:
     found = sweep.Finding(edited=set(range(25)), gone=set(range(100, 107)))
     parts = list(sweep.batches(found, size=10))

@@ -128,6 +128,11 @@ def _mend(patient: Patient, found: sweep.Finding) -> None:
         writing.change(patient.database, partial(sweep.mend, found=part))
 
 
+def _drop(patient: Patient, msg_ids: set[int]) -> None:
+    for part in sweep.batches(sweep.Finding(edited=msg_ids)):
+        writing.change(patient.database, partial(sweep.drop, msg_ids=part.edited))
+
+
 def _usable(patient: Patient, conn: sqlite3.Connection) -> Check:
     dims = {space.id: space.dims for space in spaces.find(conn)}
     bad = set()
@@ -143,7 +148,7 @@ def _usable(patient: Patient, conn: sqlite3.Connection) -> Check:
         PROBLEM,
         f"vectors of {counted(len(bad), 'message')} are of a wrong size or length",
         "drop them, so that they are made anew",
-        fix=lambda: _mend(patient, sweep.Finding(edited=bad)),
+        fix=lambda: _drop(patient, bad),
     )
 
 
