@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from . import config, evaluation
+from . import bench, config, evaluation
 from ._version import __version__
 from .errors import HermesPatchError
 from .guard import explain
@@ -55,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
     evaluation.add_options(
         command("eval", "measure how well sets of questions find their conversations")
     )
+    bench.add_options(command("bench", "measure how fast the nearest vectors are found"))
     demo = commands.add_parser(
         "demo", help="a sample history on a real Hermes, searched before and after"
     )
@@ -125,6 +126,8 @@ def _run(args: argparse.Namespace, words: list[str], *, alone: bool) -> int:
         return _deploy(args, home, python)
     if args.command in ("status", "doctor"):
         return _examine(args, home, python)
+    if args.command == "bench":
+        return bench.command(args, python)
     if args.command == "eval":
         return evaluation.command(args, python)
     from . import inside

@@ -11,7 +11,7 @@ import importlib.util
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import mul
 from pathlib import Path
@@ -23,6 +23,8 @@ from .layout import Filters, Layout
 SQLITE_VEC = "sqlite-vec"
 PURE_PYTHON = "python"
 
+Row = tuple[int, str, int, int, float, str]
+"""The fields of a Neighbour, which there are too many of during a scan to be objects."""
 SLICE = 1000
 """How many vectors the Python tier reads at once."""
 
@@ -119,15 +121,10 @@ def nearest(
         return []
     joined, params = _from_where(space_id, dims, filters, layout)
     if tier(conn) == SQLITE_VEC:
-        scanned = _scan_sqlite_vec(conn, joined, params, unit, floor)
+        found = _scan_sqlite_vec(conn, joined, params, unit, floor, k)
     else:
-        scanned = _scan_python(conn, joined, params, unit, floor, deadline)
-    best: dict[int, Neighbour] = {}
-    for row in scanned:
-        kept = best.get(row.msg_id)
-        if kept is None or row.similarity > kept.similarity:
-            best[row.msg_id] = row
-    return heapq.nsmallest(k, best.values(), key=lambda n: (-n.similarity, -n.msg_id))
+        found = _scan_python(conn, joined, params, unit, floor, k, deadline)
+    return [Neighbour(*row) for row in found]
 
 
 def _from_where(
@@ -143,18 +140,29 @@ def _from_where(
 
 
 def _scan_sqlite_vec(
-    conn: sqlite3.Connection, joined: str, params: list[object], unit: list[float], floor: float
-) -> Iterator[Neighbour]:
+    conn: sqlite3.Connection,
+    joined: str,
+    params: list[object],
+    unit: list[float],
+    floor: float,
+    k: int,
+) -> list[Row]:
     # The distance stays out of WHERE: there SQLite would compute it twice. NULL comes from a
-    # zero or NaN vector.
-    rows = conn.execute(
-        "SELECT * FROM (SELECT e.msg_id, m.session_id, e.chunk_start, e.chunk_end, "
-        f"1.0 - vec_distance_cosine(e.embedding, ?) AS similarity, e.text_hash {joined} "
-        "LIMIT -1) WHERE similarity IS NOT NULL AND similarity >= ?",
-        (vectors.pack(unit), *params, floor),
-    )
-    for row in rows:
-        yield Neighbour(*row)
+    # zero or NaN vector. SQLite keeps no more than the limit while it sorts.
+    limit = k + k // 2
+    while True:
+        rows = conn.execute(
+            "SELECT * FROM (SELECT e.msg_id, m.session_id, e.chunk_start, e.chunk_end, "
+            f"1.0 - vec_distance_cosine(e.embedding, ?) AS similarity, e.text_hash {joined} "
+            "LIMIT -1) WHERE similarity >= ? ORDER BY similarity DESC, msg_id DESC LIMIT ?",
+            (vectors.pack(unit), *params, floor, limit),
+        ).fetchall()
+        best: dict[int, Row] = {}
+        for row in rows:
+            best.setdefault(row[0], row)
+        if len(best) >= k or len(rows) < limit:
+            return list(best.values())[:k]
+        limit *= 4  # messages of many chunks took the places of others
 
 
 def _scan_python(
@@ -163,12 +171,14 @@ def _scan_python(
     params: list[object],
     unit: list[float],
     floor: float,
+    k: int,
     deadline: float | None,
-) -> Iterator[Neighbour]:
+) -> list[Row]:
     # Read in slices, so that no read lock is held while Python computes: in DELETE mode an
     # append would wait for it. The plus keeps SQLite from sorting all rows for every slice.
     joined = joined.replace("e.space_id =", "+e.space_id =")
     last = 0
+    best: dict[int, Row] = {}
     while rows := conn.execute(
         "SELECT e.id, e.embedding, e.msg_id, m.session_id, e.chunk_start, e.chunk_end, "
         f"e.text_hash {joined} AND e.id > ? ORDER BY e.id LIMIT {SLICE}",
@@ -179,4 +189,7 @@ def _scan_python(
         for _, blob, msg_id, session_id, start, end, text_hash in rows:
             similarity = dot(unit, vectors.unpack(blob))
             if floor <= similarity <= LONGEST:
-                yield Neighbour(msg_id, session_id, start, end, similarity, text_hash)
+                kept = best.get(msg_id)
+                if kept is None or similarity > kept[4]:
+                    best[msg_id] = (msg_id, session_id, start, end, similarity, text_hash)
+    return heapq.nsmallest(k, best.values(), key=lambda row: (-row[4], -row[0]))

@@ -25,7 +25,7 @@ LAYERS = [
     {"recall", "sweeper", "methods", "deploy"},
     {"worker"},
     {"host", "overview", "backfill"},
-    {"inside", "doctor", "demo", "demo_steps", "evaluation"},
+    {"inside", "doctor", "demo", "demo_steps", "evaluation", "bench"},
     {"cli", "plugin", "__init__"},
     {"__main__"},
 ]

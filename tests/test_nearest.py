@@ -168,6 +168,14 @@ def test_sqlite_vec_gives_the_same_as_pure_python(database: PlainDatabase, tmp_p
         pytest.skip("no Python on this machine can load SQLite extensions")
     for n in range(300):
         put(database, f"text {n}", unit(str(n)))
+    # A message whose many chunks are all near must not take the places of others.
+    many = put(database, "many chunks", unit("query 0"))
+    database.conn.executemany(
+        "INSERT INTO message_embeddings (msg_id, session_id, embedding, text_hash, dims, "
+        "created_at, space_id, chunk) SELECT msg_id, session_id, embedding, text_hash, dims, "
+        "created_at, space_id, ? FROM message_embeddings WHERE msg_id = ? AND chunk = 0",
+        [(chunk, many) for chunk in range(1, 200)],
+    )
     broken = put(database, "zero", unit("z"))
     row = (vectors.pack([0.0] * DIMS), broken)
     database.conn.execute("UPDATE message_embeddings SET embedding=? WHERE msg_id=?", row)

@@ -1,0 +1,91 @@
+"""``hermes-patch bench``: how fast the nearest vectors are found, beside other ways to do it.
+
+Needs no Hermes home: synthetic stores are made in a temporary folder. Every method runs in a
+process of its own, under the Python that runs Hermes if one is named.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+LARGEST = 10_000_000
+_UNITS = {"": 1, "k": 1000, "m": 1_000_000}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command, but for ``--hermes-python`` and ``--json``."""
+    parser.add_argument(
+        "--sizes", type=_sizes, default=[1000, 10_000], metavar="N,…", help="vectors: 1k,10k,1m"
+    )
+    parser.add_argument(
+        "--dims", type=_sizes, default=[896], metavar="N,…", help="dimensions: 384,768"
+    )
+    parser.add_argument("--queries", type=_count, default=5, metavar="N", help="of each method")
+    parser.add_argument("--report", metavar="HTML", help="write a plot that a browser shows")
+
+
+def _sizes(text: str) -> list[int]:
+    sizes = []
+    for part in text.lower().split(","):
+        found = re.fullmatch(r"(\d+)([km]?)", part.strip(), re.ASCII)
+        size = int(found.group(1)) * _UNITS[found.group(2)] if found else 0
+        if not 1 <= size <= LARGEST:
+            raise argparse.ArgumentTypeError(f"{part!r}: expected 1 … {LARGEST}, like 500 or 10k")
+        sizes.append(size)
+    return sizes
+
+
+def _count(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1 <= number <= 1000:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number, 1 … 1000")
+    return number
+
+
+def command(args: argparse.Namespace, python: Path | None) -> int:
+    """Measure and print; *python* runs the methods, None for this one.
+
+    Raises:
+        HermesPatchError: the report cannot be written, or a method failed.
+    """
+    from ..errors import HermesPatchError
+    from . import measuring
+
+    report = Path(args.report) if args.report else None
+    if report is not None and (report.is_dir() or not report.absolute().parent.is_dir()):
+        raise HermesPatchError(f"--report {report}: expected a file in a folder that exists")
+    data = measuring.run(args.sizes, args.dims, args.queries, python or Path(sys.executable))
+    if report is not None:
+        from .plot import page
+
+        report.write_text(page(data), encoding="utf-8")
+        print(f"report: {report}", file=sys.stderr)
+    print(json.dumps(data, indent=2) if args.json else "\n".join(lines(data)))
+    return 0
+
+
+def lines(data: dict[str, Any]) -> list[str]:
+    """Return the figures as a table for a terminal."""
+    result = [data["machine"], ""]
+    result.append(
+        f"{'vectors':>9} {'dims':>5}  {'method':24} {'ms':>9} {'× guide':>8} "
+        f"{'× sqlite-vec':>12} {'recall@20':>9} {'MB':>5}"
+    )
+    for row in data["rows"]:
+        result.append(
+            f"{row['size']:>9} {row['dims']:>5}  {row['method']:24} {row['ms']:>9.2f} "
+            f"{_ratio(row['ratio_to_guide']):>8} {_ratio(row['ratio_to_sqlite_vec']):>12} "
+            f"{row['recall_at_20']:>9.3f} {row['rss_mb']:>5.0f}"
+        )
+    for name, floor in data["floor_ms"].items():
+        result.append(f"{name}: memory bandwidth alone {floor:.2f} ms")
+    return [*result, *data["notes"]]
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"

@@ -1,0 +1,135 @@
+"""Runs every method on every store, each in a process of its own, one after the other."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..errors import HermesPatchError
+from . import methods, stores
+
+ONCE = 20_000
+"""From so many vectors on the guide's scan is asked once: it takes seconds."""
+_SECONDS = 3600.0
+_FOLDER = Path(__file__).resolve().parents[2]
+
+
+def run(sizes: Sequence[int], dims: Sequence[int], queries: int, python: Path) -> dict[str, Any]:
+    """Return the figures of all stores, as ``--json`` prints them.
+
+    Raises:
+        HermesPatchError: a method failed.
+    """
+    rows: list[dict[str, Any]] = []
+    floors: dict[str, float] = {}
+    notes: dict[str, None] = {}
+    for size in sizes:
+        for length in dims:
+            name = f"{size} × {length}"
+            print(f"{name}: making the store", file=sys.stderr)
+            with tempfile.TemporaryDirectory(prefix="hermes-patch-bench-") as folder:
+                path = Path(folder) / "state.db"
+                asked = stores.build(path, size, length)[:queries]
+                found = _store(path, asked, size, length, python, notes)
+            rows += _rows(found, size, length)
+            floors[name] = bandwidth(size * length * 4)
+    about = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    return {"ok": True, "machine": about, "rows": rows, "floor_ms": floors, "notes": [*notes]}
+
+
+def _store(
+    path: Path,
+    queries: list[list[float]],
+    size: int,
+    dims: int,
+    python: Path,
+    notes: dict[str, None],
+) -> dict[str, dict[str, Any]]:
+    found = {}
+    for method in methods.METHODS:
+        print(f"{size} × {dims}: {method}", file=sys.stderr)
+        once = method == methods.GUIDE and size >= ONCE
+        given = {"dims": dims, "queries": queries[:1] if once else queries, "warm": not once}
+        outcome = _method(path, method, given, python)
+        if outcome is None:
+            notes["Without sqlite-vec: this Python does not load extensions."] = None
+        else:
+            found[method] = outcome
+    return found
+
+
+def _method(path: Path, method: str, given: dict[str, Any], python: Path) -> dict[str, Any] | None:
+    """Return what one method took, None where it needs an extension that is not to be had."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_paths())}
+    done = subprocess.run(
+        [str(python), "-m", "hermes_patch.bench.methods", str(path), method],
+        input=json.dumps(given),
+        env=environment,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=_SECONDS,
+    )
+    if done.returncode == 0:
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+    last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+    if method in methods.NEED_VEC and "does not load sqlite-vec" in last:
+        return None
+    raise HermesPatchError(f"{method} ended with {done.returncode}: {last}")
+
+
+def _paths() -> list[str]:
+    """Return where a bare Python finds us and sqlite-vec."""
+    from .. import nearest
+
+    library = nearest.find_library()
+    beside = [str(Path(library).parents[1])] if library else []
+    return [str(_FOLDER), *beside]
+
+
+def _rows(found: dict[str, dict[str, Any]], size: int, dims: int) -> list[dict[str, Any]]:
+    exact = found[methods.PYTHON]["ids"]
+    medians = {method: statistics.median(one["ms"]) for method, one in found.items()}
+    result = []
+    for method, one in found.items():
+        kept = [len(set(a) & set(b)) / len(b) for a, b in zip(one["ids"], exact, strict=False)]
+        result.append(
+            {
+                "size": size,
+                "dims": dims,
+                "method": method,
+                "ms": round(medians[method], 3),
+                "ratio_to_guide": _ratio(medians, methods.GUIDE, method),
+                "ratio_to_sqlite_vec": _ratio(medians, methods.PLAIN_VEC, method),
+                "recall_at_20": round(statistics.mean(kept), 4),
+                "rss_mb": one["rss_mb"],
+            }
+        )
+    return result
+
+
+def _ratio(medians: dict[str, float], base: str, method: str) -> float | None:
+    """Return how many times as fast as *base* a method is."""
+    return round(medians[base] / medians[method], 3) if base in medians else None
+
+
+def bandwidth(size: int) -> float:
+    """Return the milliseconds in which *size* bytes are read and written once, at best."""
+    block = bytearray(min(size, 256 * 1024 * 1024))
+    best = min(_copied(block) for _ in range(3))
+    return round(best * 1e3 * size / len(block) / 2, 3)  # half: a scan reads only
+
+
+def _copied(block: bytearray) -> float:
+    started = time.perf_counter()
+    bytes(block)
+    return time.perf_counter() - started
