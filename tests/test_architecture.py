@@ -33,6 +33,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 KNOWS_HERMES = {"host", "upstream", "config", "inside", "demo", "demo_steps", "deploy"}
 KNOWS_HERMES |= {"evaluation"}
 READS_ENVIRONMENT = {"config", "inside", "embedders", "deploy", "demo", "cli", "evaluation"}
+READS_ENVIRONMENT |= {"bench"}
 
 
 def module_of(path: Path) -> str:

@@ -103,11 +103,18 @@ _MAKE: dict[str, Callable[[sqlite3.Connection, int], Ask]] = {
 
 
 def connect(path: Path, method: str) -> sqlite3.Connection:
-    """Open the store as *method* needs it; raises RuntimeError without the extension."""
-    conn = sqlite3.connect(path) if method == VEC0 else connect_readonly(path)
+    """Open the store as *method* has it, a default connection but for ours.
+
+    Raises RuntimeError where the extension cannot be loaded.
+    """
+    conn = connect_readonly(path) if method in (PYTHON, VEC) else _existing(path)
     if method in NEED_VEC and nearest.accelerate(conn, nearest.find_library()) != "sqlite-vec":
         raise RuntimeError("this Python does not load sqlite-vec")
     return conn
+
+
+def _existing(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)
 
 
 def main(store: str, method: str) -> None:

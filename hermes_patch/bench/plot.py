@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 420, 64, 190, 16, 40
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 420, 76, 200, 16, 40
 COLOURS = ("#9a5b13", "#1f6fb2", "#1b8a5a", "#8a4fb0", "#b3384c", "#777")
 _CSS = """:root { color-scheme: light dark; } body { font: 15px/1.5 system-ui, sans-serif;
 max-width: 860px; margin: 2em auto; padding: 0 1em; } svg { width: 100%; height: auto; }
@@ -75,7 +75,7 @@ def _plot(data: Mapping[str, Any], dims: int) -> str:
         below = max(place, below + 15)
         parts.append(
             f'<text x="{WIDTH - RIGHT + 10}" y="{below + 4:.1f}" style="fill:{colour}">'
-            f"{escape(name)} {lines[name][-1][1]:.3g} ms</text>"
+            f"{escape(name)} {_amount(lines[name][-1][1])} ms</text>"
         )
     label = f"milliseconds of a search over the number of vectors, {dims} dimensions"
     head = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">'
@@ -109,7 +109,7 @@ def _grid(x: _Scale, y: _Scale) -> list[str]:
     for value in y.decades:
         at = f"{y.at(value):.1f}"
         parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at}" y2="{at}"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{at}" text-anchor="end">{value:g} ms</text>')
+        parts.append(f'<text x="{LEFT - 8}" y="{at}" text-anchor="end">{value:,g} ms</text>')
     return parts
 
 
@@ -120,6 +120,10 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
         for row in rows
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _amount(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _cell(value: object) -> str:
