@@ -14,14 +14,10 @@ from .units import Scorer
 
 @dataclass(frozen=True)
 class Found:
-    """How a message was found: "keyword", "vector" or "both"; its cosine if by vector.
-
-    ``coverage`` is how much of the question a hit by keywords contains, 0 … 1.
-    """
+    """How a message was found: "keyword", "vector" or "both"; its cosine if by vector."""
 
     search_type: str
     similarity: float | None = None
-    coverage: float | None = None
 
 
 @dataclass
@@ -68,8 +64,6 @@ class Evidence:
     def how(self, msg_id: int) -> Found:
         """Tell how a message was found."""
         hit, by_keyword = self.near.get(msg_id), msg_id in self.by_keyword
-        coverage = self.loose[msg_id].coverage if msg_id in self.loose else None
-        coverage = 1.0 if msg_id in self.split.exact else coverage
         if hit is None:
-            return Found("keyword", coverage=coverage)
-        return Found("both" if by_keyword else "vector", hit.similarity, coverage)
+            return Found("keyword")
+        return Found("both" if by_keyword else "vector", hit.similarity)

@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 from hermes_patch import evaluation
 from hermes_patch.config import Settings
 from hermes_patch.errors import HermesPatchError
-from hermes_patch.evaluation import measures, report, running, saved, sets
+from hermes_patch.evaluation import measures, report, running, saved, sets, trade
 from hermes_patch.evaluation.measures import Answer
-from hermes_patch.evaluation.running import Asked, Hit, Source
+from hermes_patch.evaluation.running import THRESHOLDS, Asked, Hit, Source
 from hermes_patch.evaluation.sets import Query
+from hermes_patch.evaluation.trade import Best, Swept
 from stub_server import StubServer
 from targets import Installed
 
@@ -358,7 +359,9 @@ def test_the_modes_differ_in_the_configuration_alone() -> None:
         "hybrid": {"exact": 1.0, "relaxed": 0.5, "vector": 1.0},
     }
     assert source.of_mode("host") == {"provider": "off"}
-    assert source.of_mode(running.UNFILTERED)["minSimilarity"] == -1.0
+    assert source.of_mode(running.FLOOR) == source.of_mode("vector")
+    gate = Source({"weights": {"relaxed": 0.0}}).of_mode(running.GATE)["weights"]
+    assert gate["relaxed"] == 1.0 and gate["vector"] == 0.0
 
 
 def test_variables_of_a_configuration_are_handed_on_and_not_copied(tmp_path: Path) -> None:
@@ -440,25 +443,25 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
-def hits(*found: tuple[str, float]) -> list[Hit]:
-    return [Hit(session, None, similarity) for session, similarity in found]
+def hits(*sessions: str) -> list[Hit]:
+    return [Hit(session, None) for session in sessions]
 
 
-def made_up(folder: Path) -> tuple[dict[str, Any], list[sets.EvaluationSet], Any]:
-    """Return figures, sets and answers as the command has them, two sets of two modes."""
+def made_up(folder: Path) -> tuple[dict[str, Any], list[sets.EvaluationSet], Any, Any]:
+    """Return figures, sets, answers and swept legs as the command has them, of two sets."""
     one = tiny(folder)
     two = replace(one, name='<b>&"other"', unanswerable=())
     found = {
-        "q-exact": hits(("garden", 0.7), ("tea", 0.3)),
-        "q-loose": hits(("tea", 0.5), ("bicycle", 0.45)),
-        "q-tea": hits(("tea", 0.6)),
-        "q-none": hits(("tea", 0.2)),
+        "q-exact": hits("garden", "tea"),
+        "q-loose": hits("tea", "bicycle"),
+        "q-tea": hits("tea"),
+        "q-none": hits("tea"),
     }
     modes = {
         "host": Asked({name: [] for name in found}),
-        "hybrid": Asked(found, "stub", 0.4, 0.42),
-        running.UNFILTERED: Asked(found, "stub", -1.0, None),
+        "hybrid": Asked(found, "stub"),
     }
+    legs = swept_legs()
     asked = {one.name: modes, two.name: modes}
     summaries = {
         each.name: {
@@ -473,7 +476,26 @@ def made_up(folder: Path) -> tuple[dict[str, Any], list[sets.EvaluationSet], Any
         "sets": summaries,
         "comparisons": {one.name: pairs, two.name: pairs},
     }
-    return data, [one, two], asked
+    return data, [one, two], asked, {one.name: legs, two.name: legs}
+
+
+def swept_legs() -> dict[str, Swept]:
+    """Return both legs: the nearest hit, and answers that end where it is no longer reached."""
+    best = {
+        "q-exact": Best("garden", 0.7),
+        "q-loose": Best("tea", 0.5),
+        "q-tea": Best("tea", 0.6),
+        "q-none": Best("tea", 0.2),
+    }
+    found = {"q-exact": "garden", "q-loose": "bicycle", "q-tea": "tea", "q-none": "tea"}
+    answers = {
+        name: [[found[name]] if threshold <= one.strength else [] for threshold in THRESHOLDS]
+        for name, one in best.items()
+    }
+    return {
+        running.FLOOR: Swept(THRESHOLDS, {"floor": 0.4, "opening": 0.42}, answers, best),
+        running.GATE: Swept(THRESHOLDS, {"alone": 0.25, "beside vectors": 0.35}, answers),
+    }
 
 
 def check_report(text: str, names: list[str], modes: list[str]) -> Page:
@@ -491,44 +513,65 @@ def check_report(text: str, names: list[str], modes: list[str]) -> Page:
 
 
 def test_the_report_is_valid_self_contained_and_shows_every_set_and_mode(tmp_path: Path) -> None:
-    data, given_sets, asked = made_up(tmp_path)
+    data, given_sets, asked, swept = made_up(tmp_path)
     page = check_report(
-        report.page(data, given_sets, asked), ["tiny", '<b>&"other"'], ["host", "hybrid"]
+        report.page(data, given_sets, asked, swept), ["tiny", '<b>&"other"'], ["host", "hybrid"]
     )
-    assert "floor 0.40" in page.texts and "opening 0.42" in page.texts
-    assert page.tags.count("svg") == 5  # the second set has no question without an answer
+    for mark in ("floor 0.40", "opening 0.42", "alone 0.25", "beside vectors 0.35"):
+        assert page.texts.count(mark) >= 2
+    assert page.tags.count("svg") == 8
+    # Heads of two tables and the lines of one set: not where no question is without an answer.
+    assert page.texts.count("empty") == 4
+    assert "recall@5: 1.00 (opening)" in page.texts
     assert "NaN" not in "".join(page.texts)
 
 
-def test_recall_over_the_gate_counts_what_covers_enough_of_the_question(tmp_path: Path) -> None:
-    given = tiny(tmp_path)
-    covered = {"q-exact": 0.9, "q-loose": 0.3, "q-tea": 0.5}
-    gold = {query.id: next(iter(query.gold_sessions)) for query in given.queries}
-    free = Asked({name: [Hit(gold[name], None, None, c)] for name, c in covered.items()})
-    recall = report.covered_recall(given, free)
-    assert [recall(least) for least in (0.0, 0.4, 0.6, 1.0)] == pytest.approx([1, 2 / 3, 1 / 3, 0])
-
-
 def test_the_report_of_hermes_alone_has_no_similarities(tmp_path: Path) -> None:
-    data, given_sets, asked = made_up(tmp_path)
+    data, given_sets, asked, _ = made_up(tmp_path)
     data["model"] = None
     for modes in data["sets"].values():
         del modes["hybrid"]
     alone = {name: {"host": modes["host"]} for name, modes in asked.items()}
-    page = check_report(report.page(data, given_sets, alone), ["tiny"], ["host"])
+    none: dict[str, dict[str, Swept]] = {name: {} for name in asked}
+    page = check_report(report.page(data, given_sets, alone, none), ["tiny"], ["host"])
     assert page.tags.count("svg") == 2 and "keywords only" in "".join(page.texts)
 
 
 def test_best_hits_are_right_wrong_or_of_a_question_without_an_answer(tmp_path: Path) -> None:
-    _, given_sets, asked = made_up(tmp_path)
-    free = asked["tiny"][running.UNFILTERED]
-    found = report.best_hits(given_sets[0], free)
+    found = trade.best_hits(tiny(tmp_path), swept_legs()[running.FLOOR])
     assert found == {"right": [0.7, 0.6], "wrong": [0.5], "hopeless": [0.2]}
-    recall = report.recall_at(given_sets[0], free, 0.4)
-    assert [recall(x) for x in (0.1, 0.4, 0.55, 0.65, 0.8)] == pytest.approx(
+
+
+def test_a_curve_counts_gold_sessions_and_empty_answers_at_every_threshold(tmp_path: Path) -> None:
+    given = tiny(tmp_path)
+    line = {point.threshold: point for point in trade.points(given, swept_legs()[running.GATE])}
+    assert [line[x].recall for x in (0.0, 0.5, 0.55, 0.65, 1.0)] == pytest.approx(
         [1, 1, 2 / 3, 1 / 3, 0]
     )
-    assert [report.quiet_at(found["hopeless"])(x) for x in (0.1, 0.3)] == [0, 1]
+    assert [line[x].quiet for x in (0.0, 0.2, 0.21)] == [0, 0, 1]
+    alone = trade.points(replace(given, unanswerable=()), swept_legs()[running.GATE])
+    assert {point.quiet for point in alone} == {None}
+
+
+def test_the_curve_of_the_similarities_spans_the_best_hits_and_what_is_in_use(
+    tmp_path: Path,
+) -> None:
+    near = swept_legs()[running.FLOOR]
+    line = trade.points(tiny(tmp_path), near)
+    assert (line[0].threshold, line[-1].threshold) == (0.15, 0.7)
+    wide = replace(near, used={"floor": 0.1, "opening": 0.9})
+    line = trade.points(tiny(tmp_path), wide)
+    assert (line[0].threshold, line[-1].threshold) == (0.05, 0.9)
+
+
+@pytest.mark.parametrize("leg", [running.FLOOR, running.GATE])
+def test_a_printed_curve_has_about_twenty_points_and_those_in_use(leg: str, tmp_path: Path) -> None:
+    swept = swept_legs()[leg]
+    shown = [
+        point.threshold for point in trade.thinned(trade.points(tiny(tmp_path), swept), swept.used)
+    ]
+    assert 15 <= len(shown) <= 25 and shown == sorted(set(shown))
+    assert set(swept.used.values()) <= set(shown)
 
 
 # -- a real Hermes -----------------------------------------------------------------------
@@ -597,6 +640,17 @@ def test_the_report_of_a_real_run_shows_the_floor(first: dict[str, Any], place: 
     assert "beside vectors 0.35" in page.texts
 
 
+def test_the_curves_agree_with_the_modes_where_they_are_in_use(
+    first: dict[str, Any], place: Place
+) -> None:
+    modes, legs = first["sets"]["tiny"], first["curves"]["tiny"]
+    at = {leg: {point[0]: point[1:] for point in line} for leg, line in legs.items()}
+    in_use = [modes["vector"][metric] for metric in ("session_recall@5", "unanswerable_empty")]
+    assert at["floor"][0.4] == in_use
+    assert at["gate"][0.25][0] >= modes["host"]["session_recall@5"] and at["gate"][0.25][1] == 1.0
+    assert "curves" not in place.run("--mode", "host")
+
+
 def test_the_users_home_is_not_touched(first: dict[str, Any], place: Place) -> None:
     assert list((place.folder / "theirs").iterdir()) == []
 
@@ -646,7 +700,7 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_work(place: Place
 
 
 def test_the_table_for_a_terminal_has_a_line_for_every_mode(tmp_path: Path) -> None:
-    data, _, _ = made_up(tmp_path)
+    data, _, _, _ = made_up(tmp_path)
     shown = evaluation.lines(data)
     assert shown[0] == "hermes-agent <0> · stub"
     assert sum("hybrid" in line for line in shown) == sum("host" in line for line in shown) == 2

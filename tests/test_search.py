@@ -127,8 +127,8 @@ def test_how_a_message_was_found_is_told(db: HostDatabase) -> None:
     keyword = db.say("b", "docker networking")
     vector = db.say("c", "containers", vector=NEAR_EAST)
     outcome = fuse(db, "docker networking", host_rows(db, both, keyword), EAST)
-    assert outcome.found[both] == Found("both", pytest.approx(1.0), 1.0)
-    assert outcome.found[keyword] == Found("keyword", None, 1.0)
+    assert outcome.found[both] == Found("both", pytest.approx(1.0))
+    assert outcome.found[keyword] == Found("keyword", None)
     assert outcome.found[vector] == Found("vector", pytest.approx(0.9, abs=0.01))
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .running import Asked, Stage
     from .sets import EvaluationSet
+    from .trade import Swept
 
 MODES = ("host", "keyword", "vector", "hybrid")
 COMPARED = "session_recall@5"
@@ -58,12 +59,15 @@ def command(args: argparse.Namespace, python: Path | None) -> int:
     # The user's home is only looked at for the Python that its last apply recorded.
     found = find_hermes_python(config.hermes_home(getattr(args, "hermes_home", None)), python)
     with running.stage(found, source) as stage:
-        asked = {one.name: _run(stage, one, args.mode, report is not None) for one in given}
+        done = {one.name: _run(stage, one, args.mode, report is not None) for one in given}
+        asked = {name: modes for name, (modes, _) in done.items()}
+        swept = {name: legs for name, (_, legs) in done.items()}
         data = _results(stage, given, asked)
     if report is not None:
         from .report import page
 
-        report.write_text(page(data, given, asked), encoding="utf-8")
+        data["curves"] = {one.name: _curves(one, swept[one.name]) for one in given}
+        report.write_text(page(data, given, asked, swept), encoding="utf-8")
         print(f"report: {report}", file=sys.stderr)
     print(json.dumps(data, ensure_ascii=False, indent=2) if args.json else "\n".join(lines(data)))
     return 0
@@ -95,14 +99,30 @@ def _report_path(name: str | None) -> Path | None:
 
 def _run(
     stage: Stage, given: EvaluationSet, wanted: list[str] | None, drawn: bool
-) -> dict[str, Asked]:
-    from .running import UNFILTERED, UNGATED
+) -> tuple[dict[str, Asked], dict[str, Swept]]:
+    """Ask in every mode and, for a report, the legs that take part over their thresholds."""
+    from .running import FLOOR, GATE
 
     modes = [mode for mode in MODES if not wanted or mode in wanted]
     stage.prepare(given)
-    free = {UNFILTERED: {"vector", "hybrid"}, UNGATED: {"keyword", "hybrid"}}
-    more = [mode for mode, needed in free.items() if drawn and needed & set(modes)]
-    return {mode: stage.ask(given, mode) for mode in [*modes, *more]}
+    asked = {mode: stage.ask(given, mode) for mode in modes}
+    used_in = {FLOOR: {"vector", "hybrid"}, GATE: {"keyword", "hybrid"}}
+    legs = [leg for leg, some in used_in.items() if drawn and some & set(modes)]
+    return asked, {leg: stage.sweep(given, leg) for leg in legs}
+
+
+def _curves(given: EvaluationSet, legs: dict[str, Swept]) -> dict[str, list[list[float | None]]]:
+    """Return about 20 points a leg: threshold, recall@5, share of hopeless questions empty."""
+    from .measures import DIGITS
+    from .trade import points, thinned
+
+    return {
+        leg: [
+            [value if value is None else round(value, DIGITS) for value in point]
+            for point in thinned(points(given, swept), swept.used)
+        ]
+        for leg, swept in legs.items()
+    }
 
 
 def _results(
@@ -112,11 +132,7 @@ def _results(
 
     everything = [one for modes in asked.values() for one in modes.values()]
     sets = {
-        one.name: {
-            mode: summary(one, found.answers())
-            for mode, found in asked[one.name].items()
-            if mode in MODES
-        }
+        one.name: {mode: summary(one, found.answers()) for mode, found in asked[one.name].items()}
         for one in given
     }
     return {

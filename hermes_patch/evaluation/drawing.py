@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -46,13 +46,13 @@ def curves(lines: Mapping[str, Sequence[float]], label: str) -> str:
 
 
 def similarities(
-    groups: Mapping[str, Sequence[float]], marks: Mapping[str, float | None], label: str
+    groups: Mapping[str, Sequence[float]], marks: Mapping[str, float], label: str
 ) -> str:
     """Draw stacked histograms of the best hits' similarities and vertical *marks*."""
     values = [value for group in groups.values() for value in group]
-    values += [mark for mark in marks.values() if mark is not None]
+    values += marks.values()
     low, high = min(values), max(values)
-    margin = (high - low) * 0.04 or 0.05
+    margin = (high - low) * 0.08 or 0.05
     low, high = low - margin, high + margin
     step = (high - low) / BINS
     counts = {
@@ -75,22 +75,21 @@ def similarities(
 
 
 def trade(
-    lines: Mapping[str, Callable[[float], float]],
-    bounds: tuple[float, float],
-    marks: Mapping[str, float | None],
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    marks: Mapping[str, float],
     label: str,
     caption: str,
 ) -> str:
-    """Draw shares as functions of what a hit has to reach, which *caption* says."""
-    low, high = bounds
+    """Draw shares over a threshold, all *lines* over the same ones; *caption* says which."""
+    places = [x for x, _ in next(iter(lines.values()))]
+    low, high = places[0], places[-1]
     frame = _Frame(low, high, 1.0)
     parts = [*_shares(frame)]
     parts += [_tick(frame, value, f"{value:.2f}") for value in _round_values(low, high)]
     parts.append(_caption(caption))
-    steps = [low + (high - low) * n / 120 for n in range(121)]
-    for name, value_at in lines.items():
-        parts.append(_line([(frame.x(x), frame.y(value_at(x))) for x in steps], f"line {name}"))
-    ends = {name: frame.y(value_at(high)) for name, value_at in lines.items()}
+    for name, line in lines.items():
+        parts.append(_line([(frame.x(x), frame.y(y)) for x, y in line], f"line {name}"))
+    ends = {name: frame.y(line[-1][1]) for name, line in lines.items()}
     words = {"right": "recall@5", "hopeless": "empty"}
     for name, y in _spread(ends).items():
         parts.append(_text(f"name {name}", WIDTH - _RIGHT + 5, y + 4, words.get(name, name)))
@@ -150,13 +149,12 @@ def _bar(frame: _Frame, start: float, step: float, base: int, count: int, kind: 
     return f'<rect class="bar {kind}" x="{x}" y="{top}" {size}/>'
 
 
-def _marks(frame: _Frame, marks: Mapping[str, float | None]) -> list[str]:
+def _marks(frame: _Frame, marks: Mapping[str, float]) -> list[str]:
     parts: list[str] = []
-    known = {name: value for name, value in marks.items() if value is not None}
-    for row, (name, value) in enumerate(known.items()):
+    for row, (name, value) in enumerate(marks.items()):
         x = frame.x(value)
         parts.append(_rule(f"mark {name}", x, _TOP - 10, x, HEIGHT - _BOTTOM))
-        before = row == 0 and len(known) > 1
+        before = row == 0 and len(marks) > 1
         # The label of a line near the left edge starts at the edge.
         place, end = (x - 4, "end") if before and x > _LABEL else (0 if before else x + 4, "start")
         parts.append(_text("marked", place, _TOP - 10, f"{name} {value:.2f}", end))

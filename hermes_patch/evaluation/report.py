@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from .. import relaxed
 from ..text import counted
 from . import MODES, drawing
 from .measures import curve
-from .running import UNFILTERED, UNGATED, Asked
+from .running import FLOOR, GATE, Asked
 from .sets import EvaluationSet
 from .style import CSS
+from .trade import Point, Swept, best_hits, points
 
 _TITLES = {
     "host": "Hermes alone",
@@ -32,14 +32,26 @@ _COLUMNS = {
     "unanswerable_empty": "unanswerable, rightly empty",
 }
 _MAIN = "session_recall@5"
+_TRADES = {
+    FLOOR: ("vectors alone", "floor", "if the best hit had to reach …"),
+    GATE: (
+        "relaxed keywords alone",
+        "gate",
+        "if a hit had to contain this share of the question …",
+    ),
+}
 
 
 def page(
     data: Mapping[str, Any],
     given: Sequence[EvaluationSet],
     asked: Mapping[str, Mapping[str, Asked]],
+    swept: Mapping[str, Mapping[str, Swept]],
 ) -> str:
-    """Return the page; *data* is what ``--json`` prints."""
+    """Return the page; *data* is what ``--json`` prints.
+
+    *asked* has the modes and *swept* the legs of every set, by its name.
+    """
     title = "How well past conversations are found"
     model = data["model"] or "keywords only"
     body = [
@@ -49,7 +61,7 @@ def page(
         '<div class="cards">',
         *(_card(name, modes) for name, modes in data["sets"].items()),
         "</div>",
-        *(_section(one, data["sets"][one.name], asked[one.name]) for one in given),
+        *(_section(one, data["sets"][one.name], asked[one.name], swept[one.name]) for one in given),
         "<h2>All figures</h2>",
         '<p class="sub">Shares of the questions with 95 % bootstrap intervals; one of 20 questions '
         "is 0.05. The best mode of a set is bold.</p>",
@@ -97,17 +109,20 @@ def _card(name: str, modes: Mapping[str, Any]) -> str:
     )
 
 
-def _section(given: EvaluationSet, modes: Mapping[str, Any], asked: Mapping[str, Asked]) -> str:
+def _section(
+    given: EvaluationSet,
+    modes: Mapping[str, Any],
+    asked: Mapping[str, Asked],
+    swept: Mapping[str, Swept],
+) -> str:
     lines = {mode: curve(given, asked[mode].answers()) for mode in modes}
     label = f"{given.name}: session recall at 1 to 10 by mode"
     figures = [_figure("Session recall", drawing.curves(lines, label))]
-    free = asked.get(UNFILTERED)
-    if free is not None and any(free.hits.values()):
-        mode = asked.get("vector") or asked["hybrid"]
-        figures += _of_similarity(given, free, mode)
-    ungated = asked.get(UNGATED)
-    if ungated is not None and any(ungated.hits.values()):
-        figures.append(_of_coverage(given, ungated))
+    near = swept.get(FLOOR)
+    if near is not None and near.best:
+        figures += [_of_similarity(given, near), _of_trade(given, near, FLOOR)]
+    if GATE in swept:
+        figures.append(_of_trade(given, swept[GATE], GATE))
     about = (
         f"{len(given.sessions)} sessions, {given.messages()} messages, "
         f"{counted(len(given.queries), 'question')}, "
@@ -127,94 +142,34 @@ def _figure(title: str, picture: str, keys: Mapping[str, str] | None = None) -> 
     return f"<figure><figcaption>{title}</figcaption>{picture}{below}</figure>"
 
 
-def _of_similarity(given: EvaluationSet, free: Asked, mode: Asked) -> list[str]:
-    groups = best_hits(given, free)
-    marks = {"floor": mode.floor, "opening": mode.opening}
+def _of_similarity(given: EvaluationSet, swept: Swept) -> str:
+    groups = best_hits(given, swept)
     words = {"right": "right", "wrong": "wrong", "hopeless": "question without an answer"}
     keys = {kind: f"{words[kind]} ({len(found)})" for kind, found in groups.items() if found}
     label = f"{given.name}: similarities of right and wrong best hits"
-    drawn = drawing.similarities(groups, marks, label)
-    figures = [_figure("Best hits of the vectors, no floor", drawn, keys)]
-    values = [value for group in groups.values() for value in group]
-    if given.unanswerable and max(values) > min(values):
-        lines = {
-            "right": recall_at(given, free, mode.floor),
-            "hopeless": quiet_at(groups["hopeless"]),
-        }
-        bounds = (min(values), max(values))
-        inside = {n: v for n, v in marks.items() if v is not None and bounds[0] <= v <= bounds[1]}
-        label = f"{given.name}: recall and rightly empty answers over the floor"
-        drawn = drawing.trade(lines, bounds, inside, label, "if the best hit had to reach …")
-        keys = {
-            "right": "recall@5 of the vectors",
-            "hopeless": "questions without an answer that rightly get none",
-        }
-        figures.append(_figure("Noise against recall: vectors over the floor", drawn, keys))
-    return figures
+    drawn = drawing.similarities(groups, swept.used, label)
+    return _figure("Best hits of the vectors, no floor", drawn, keys)
 
 
-def _of_coverage(given: EvaluationSet, free: Asked) -> str:
-    lines = {"right": covered_recall(given, free)}
-    keys = {"right": "recall@5 of our keywords"}
+def _of_trade(given: EvaluationSet, swept: Swept, leg: str) -> str:
+    line = points(given, swept)
+    lines = {"right": [(point.threshold, point.recall) for point in line]}
+    keys = {"right": f"recall@5: {_in_use(line, swept, 'recall')}"}
     if given.unanswerable:
-        best = [
-            max((hit.coverage or 0.0 for hit in free.hits[query.id]), default=0.0)
-            for query in given.unanswerable
-        ]
-        lines["hopeless"] = quiet_at(best)
-        keys["hopeless"] = "questions without an answer that rightly get none"
-    marks = {"alone": relaxed.ALONE_GATE, "beside vectors": relaxed.GATE}
-    label = f"{given.name}: recall and rightly empty answers over the gate of our keywords"
-    caption = "if a hit had to contain this share of the question …"
-    drawn = drawing.trade(lines, (0.0, 1.0), marks, label, caption)
-    return _figure("Noise against recall: our keywords over the gate", drawn, keys)
+        lines["hopeless"] = [(point.threshold, point.quiet or 0.0) for point in line]
+        about = _in_use(line, swept, "quiet")
+        keys["hopeless"] = f"questions without an answer left empty: {about}"
+    title, over, caption = _TRADES[leg]
+    label = f"{given.name}: recall and rightly empty answers over the {over}"
+    drawn = drawing.trade(lines, swept.used, label, caption)
+    return _figure(f"Noise against recall: {title}", drawn, keys)
 
 
-def covered_recall(given: EvaluationSet, free: Asked) -> Callable[[float], float]:
-    """Return session recall@5 as a function of the least coverage of a hit."""
-
-    def recall(least: float) -> float:
-        found = 0
-        for query in given.queries:
-            kept = [h.session for h in free.hits[query.id] if (h.coverage or 0.0) >= least]
-            found += any(session in query.gold_sessions for session in kept[:5])
-        return found / len(given.queries)
-
-    return recall
-
-
-def best_hits(given: EvaluationSet, free: Asked) -> dict[str, list[float]]:
-    """Return the similarities of the best hits: right, wrong, of questions without an answer."""
-    groups: dict[str, list[float]] = {"right": [], "wrong": [], "hopeless": []}
-    for query in (*given.queries, *given.unanswerable):
-        best = next(iter(free.hits[query.id]), None)
-        if best is not None and best.similarity is not None:
-            right = "right" if best.session in query.gold_sessions else "wrong"
-            groups[right if query.gold_sessions else "hopeless"].append(best.similarity)
-    return groups
-
-
-def recall_at(given: EvaluationSet, free: Asked, floor: float | None) -> Callable[[float], float]:
-    """Return session recall@5 as a function of what the best hit has to reach.
-
-    Single hits have to reach *floor*, or the same where that is less.
-    """
-
-    def recall(least: float) -> float:
-        found = 0
-        for query in given.queries:
-            hits = [(h.session, h.similarity or 0.0) for h in free.hits[query.id]]
-            if hits and hits[0][1] >= least:
-                single = least if floor is None else min(least, floor)
-                found += any(s in query.gold_sessions and near >= single for s, near in hits[:5])
-        return found / len(given.queries)
-
-    return recall
-
-
-def quiet_at(similarities: Sequence[float]) -> Callable[[float], float]:
-    """Return the share of *similarities* below a value, as a function of it."""
-    return lambda least: sum(value < least for value in similarities) / (len(similarities) or 1)
+def _in_use(line: Sequence[Point], swept: Swept, figure: str) -> str:
+    """Return the figure at every threshold in use; where an opening decides, only there."""
+    names = ["opening"] if "opening" in swept.used else list(swept.used)
+    at = {point.threshold: getattr(point, figure) for point in line}
+    return ", ".join(f"{at[swept.used[name]]:.2f} ({name})" for name in names)
 
 
 def _table(sets: Mapping[str, Mapping[str, Any]]) -> str:

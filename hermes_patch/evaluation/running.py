@@ -25,12 +25,14 @@ from ..errors import HermesPatchError, HostError
 from .measures import Answer
 from .saved import Saved
 from .sets import EvaluationSet
+from .trade import Best, Swept
 
-UNFILTERED = "unfiltered"
-"""The mode ``vector`` without a floor, which shows what the floor keeps out; conversations are
-ranked by their best hit alone, since what else counts depends on the floor."""
-UNGATED = "ungated"
-"""The mode ``keyword`` without a gate, which shows what the gate keeps out."""
+FLOOR = "floor"
+"""The vector leg alone at every floor and opening."""
+GATE = "gate"
+"""The relaxed leg alone at every gate."""
+THRESHOLDS = tuple(n / 100 for n in range(101))
+"""The cosines and coverages at which a leg is looked at, those in use apart."""
 
 _STEPS = Path(__file__).resolve().with_name("steps.py")
 _PLUGIN = Path("plugins") / "hermes_patch"
@@ -41,28 +43,21 @@ _PATIENCE = 60.0  # what is measured is what is found, not how fast this machine
 
 @dataclass(frozen=True)
 class Hit:
-    """One conversation of an answer.
-
-    ``similarity`` is None where keywords alone found it, ``coverage`` where vectors alone did.
-    """
+    """One conversation of an answer and the message it was found by, None if by none."""
 
     session: str
     message: str | None
-    similarity: float | None
-    coverage: float | None = None
 
 
 @dataclass(frozen=True)
 class Asked:
     """The answers of one mode by the id of the question, and the model that gave them.
 
-    ``model``, ``floor`` and ``opening`` are None for Hermes alone.
+    ``model`` is None for Hermes alone.
     """
 
     hits: dict[str, list[Hit]] = field(repr=False)
     model: str | None = None
-    floor: float | None = None
-    opening: float | None = None
 
     def answers(self) -> dict[str, Answer]:
         """Return the answers as the measures want them."""
@@ -114,12 +109,12 @@ class Source:
         alone = {"exact": 0.0, "relaxed": 0.0, "vector": weights["vector"] or 1.0}
         if mode == "host":
             return {"provider": "off"}
-        if mode in ("keyword", UNGATED):
+        if mode == "keyword":
             return {**patient, "weights": {**weights, "vector": 0.0}}
-        if mode == "vector":
+        if mode == GATE:
+            return {**patient, "weights": {**weights, "relaxed": 1.0, "vector": 0.0}}
+        if mode in ("vector", FLOOR):
             return {**patient, "weights": alone}
-        if mode == UNFILTERED:
-            return {**patient, "weights": alone, "minSimilarity": -1.0}
         return {**patient, "weights": weights}
 
 
@@ -167,17 +162,28 @@ class Stage:
 
     def ask(self, given: EvaluationSet, mode: str) -> Asked:
         """Put all questions of a prepared set in one mode."""
+        result = self._ask(given, mode, {})
+        messages = {session.id: session.messages for session in given.sessions}
+        hits = {
+            name: [_hit(row, messages) for row in rows] for name, rows in result["answers"].items()
+        }
+        return Asked(hits, result.get("model"))
+
+    def sweep(self, given: EvaluationSet, leg: str) -> Swept:
+        """Put all questions of a prepared set to one leg alone, :data:`FLOOR` or :data:`GATE`."""
+        result = self._ask(given, leg, {"thresholds": THRESHOLDS})
+        answers = {name: one["answers"] for name, one in result["answers"].items()}
+        best = {name: Best(*one["best"]) for name, one in result["answers"].items() if one["best"]}
+        return Swept(result["thresholds"], result["used"], answers, best)
+
+    def _ask(self, given: EvaluationSet, mode: str, more: dict[str, Any]) -> dict[str, Any]:
         _say(f"{given.name}: asking, {mode}")
         self._configure(self.source.of_mode(mode))
         queries = [
             {"id": query.id, "text": query.text} for query in (*given.queries, *given.unanswerable)
         ]
-        result = self._step("ask", {"mode": mode, "queries": queries})
-        messages = {session.id: session.messages for session in given.sessions}
-        hits = {
-            name: [_hit(row, messages) for row in rows] for name, rows in result["answers"].items()
-        }
-        return Asked(hits, result.get("model"), result.get("floor"), result.get("opening"))
+        result: dict[str, Any] = self._step("ask", {"mode": mode, "queries": queries, **more})
+        return result
 
     def _configure(self, block: dict[str, Any]) -> None:
         path = self.home / "config.yaml"
@@ -256,7 +262,7 @@ def _hit(row: Mapping[str, Any], messages: Mapping[str, Any]) -> Hit:
     place, session = row["place"], row["session"]
     known = messages.get(session, ())
     message = known[place].id if place is not None and place < len(known) else None
-    return Hit(session, message, row["similarity"], row["coverage"])
+    return Hit(session, message)
 
 
 def _say(text: str) -> None:

@@ -14,7 +14,8 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,10 @@ def fill(sessions: list[dict[str, Any]]) -> int:
 
 
 def ask(given: dict[str, Any]) -> dict[str, Any]:
-    """Put ``queries`` to the real session_search, in ``mode``; plugins are loaded."""
+    """Put ``queries`` to the real session_search, in ``mode``; plugins are loaded.
+
+    With ``thresholds`` one leg of ours answers alone, at each of them and at those in use.
+    """
     import model_tools  # type: ignore[import-not-found]  # noqa: F401  # loads the plugins
     from hermes_state import SessionDB
 
@@ -70,12 +74,18 @@ def ask(given: dict[str, Any]) -> dict[str, Any]:
     wanted = given["mode"] != "host"
     if ours.status()["active"] is not wanted:
         raise SystemExit(f"the patch is {'not active' if wanted else 'active'}")
+    model = _model(ours, db) if wanted else {}
     watch = _Watch(given["mode"]) if wanted else None
+    if "thresholds" in given:
+        watch = _Sweep(given["mode"], given["thresholds"], model)
+        model |= {"thresholds": watch.thresholds, "used": watch.used}
     one = _asker(db, watch)
-    answers = {query["id"]: one(query["id"], query["text"]) for query in given["queries"]}
-    result = {"answers": answers, **(_model(ours, db) if wanted else {})}
+    answers: dict[str, Any] = {}
+    for query in given["queries"]:
+        found = one(query["id"], query["text"])
+        answers[query["id"]] = watch.swept if isinstance(watch, _Sweep) else found
     db.close()
-    return result
+    return {"answers": answers, **model}
 
 
 def _database() -> Path:
@@ -100,28 +110,23 @@ class _Watch:
 
     A leg that fails leaves the host's rows, which would be counted as an answer of the mode.
     In the mode ``vector`` the host's rows are kept out: without a vote they would still be
-    the end of every list. Without a floor or a gate nothing is kept out.
+    the end of every list.
     """
 
     def __init__(self, mode: str) -> None:
-        from hermes_patch import host, legs, recall, relaxed, search
+        from hermes_patch import host, recall, search
 
-        self.by_vector = mode in ("vector", "unfiltered")
+        self.alone = mode not in ("keyword", "hybrid")
         self.legs: dict[str, str] | None = None
-        self.found: dict[int, Any] = {}
-        if mode == "unfiltered":
-            vars(legs)["SUPPORT"] = 0.0
-        if mode == "ungated":
-            vars(relaxed).update(GATE=0.0, ALONE_GATE=0.0, LEAST=0.0)
         self._fuse = search.fuse
         vars(search)["fuse"] = self.fuse
         recall.LEGS_SECONDS = host.PREPARE_SECONDS = _PATIENCE
 
     def fuse(self, reader: Any, rows: Any, request: Any, vector: Any, **options: Any) -> Any:
         """Stand in for ``search.fuse``."""
-        rows = [] if self.by_vector else rows
+        rows = [] if self.alone else rows
         outcome = self._fuse(reader, rows, request, vector, **options)
-        self.legs, self.found = outcome.legs, outcome.found
+        self.legs = outcome.legs
         return outcome
 
     def problem(self, semantic: dict[str, Any] | None) -> str:
@@ -136,7 +141,71 @@ class _Watch:
 
     def keeps(self, result: dict[str, Any]) -> bool:
         """Tell whether a result belongs to the mode; the tool looks for titles by itself."""
-        return not self.by_vector or result.get("matched_role") != "session_title"
+        return not self.alone or result.get("matched_role") != "session_title"
+
+
+class _Sweep(_Watch):
+    """Has one leg of ours find everything, and ranks that as the search would at thresholds.
+
+    The mode ``floor`` is the vector leg and what its best hit must reach, at the floor in use
+    or, below that, with the threshold for a floor; ``gate`` the relaxed one and its gate.
+    """
+
+    def __init__(self, mode: str, thresholds: Sequence[float], model: dict[str, Any]) -> None:
+        from hermes_patch import legs, relaxed, search
+
+        super().__init__(mode)
+        used, depth = {"floor": model["floor"], "opening": model["opening"]}, legs.DEPTH
+        if mode == "gate":
+            used = {"alone": relaxed.ALONE_GATE, "beside vectors": relaxed.GATE}
+            vars(relaxed).update(GATE=0.0, ALONE_GATE=0.0)
+            # A gate lets hits of less relevance come up in the place of those it keeps out.
+            vars(legs)["DEPTH"] = relaxed.EXAMINED
+        self.used = {name: value for name, value in used.items() if value is not None}
+        self.thresholds = sorted({*thresholds, *self.used.values()})
+        self.swept: dict[str, Any] = {}
+        self._floor, self._depth = 0.0, depth
+        self._outcome = search._Search.outcome
+        search._Search.outcome = self._stand_in()  # type: ignore[method-assign]
+
+    def fuse(self, reader: Any, rows: Any, request: Any, vector: Any, **options: Any) -> Any:
+        """Stand in for ``search.fuse``."""
+        if vector is not None:
+            self._floor = vector.floor
+            vector = replace(vector, floor=-1.0, opening=None)
+        return super().fuse(reader, rows, request, vector, **options)
+
+    def _stand_in(self) -> Callable[..., Any]:
+        def outcome(search: Any, found: Any, weights: Any, rrf_k: int) -> Any:
+            self.swept = self._sweep(search, found, weights, rrf_k)
+            return self._outcome(search, found, weights, rrf_k)
+
+        return outcome
+
+    def _sweep(self, search: Any, found: Any, weights: Any, rrf_k: int) -> dict[str, Any]:
+        from hermes_patch import rows
+
+        messages = rows.load(search.reader, [*found.near, *found.loose], search.shape)
+        sessions = {message.id: message.session_id for message in messages}
+        found.loose = {i: hit for i, hit in found.loose.items() if i in sessions}
+        found.near = {i: hit for i, hit in found.near.items() if i in sessions}
+        roots = rows.roots(search.reader, sessions)
+        answers = []
+        for threshold in self.thresholds:
+            left = _reaching(found, threshold, self._floor, self._depth)
+            order = search._order(left, roots, weights, rrf_k)
+            answers.append(list(dict.fromkeys(sessions[i] for i in order))[:_TOP])
+        best = max(found.near.values(), key=lambda hit: hit.strength, default=None)
+        return {"answers": answers, "best": best and [best.message.session_id, best.strength]}
+
+
+def _reaching(found: Any, threshold: float, floor: float, depth: int) -> Any:
+    """Return what a search would have found with *threshold*, of which it ranks *depth*."""
+    least = min(threshold, floor)
+    opened = any(hit.strength >= threshold for hit in found.near.values())
+    near = {i: hit for i, hit in found.near.items() if opened and hit.strength >= least}
+    loose = [(i, hit) for i, hit in found.loose.items() if hit.coverage >= threshold]
+    return replace(found, near=near, loose=dict(loose[:depth]), floor=least)
 
 
 def _asker(db: Any, watch: _Watch | None) -> Callable[[str, str], Hits]:
@@ -161,20 +230,18 @@ def _search(db: Any, watch: _Watch | None) -> Callable[[str], tuple[Hits, Any]]:
 
     place = _places()
     if "sort" not in inspect.signature(tool.session_search).parameters:
-        return _below_the_tool(db, watch, place)
+        return _below_the_tool(db, place)
 
     def search(text: str) -> tuple[Hits, Any]:
         answer = json.loads(tool.session_search(query=text, db=db, limit=_TOP))
         results = [r for r in answer.get("results", []) if watch is None or watch.keeps(r)]
-        hits = [_hit(r, r.get("match_message_id"), watch, place) for r in results]
+        hits = [_hit(r, r.get("match_message_id"), place) for r in results]
         return hits, answer.get("semantic")
 
     return search
 
 
-def _below_the_tool(
-    db: Any, watch: _Watch | None, place: dict[int, int]
-) -> Callable[[str], tuple[Hits, Any]]:
+def _below_the_tool(db: Any, place: dict[int, int]) -> Callable[[str], tuple[Hits, Any]]:
     """Ask the database; the tool of older releases has a model summarise every session."""
     from hermes_patch import recall
 
@@ -187,7 +254,7 @@ def _below_the_tool(
         for row in rows:
             best.setdefault(row["session_id"], row)
         found = list(best.values())[:_TOP]
-        return [_hit(row, row["id"], watch, place) for row in found], trace.semantic
+        return [_hit(row, row["id"], place) for row in found], trace.semantic
 
     return search
 
@@ -205,15 +272,10 @@ def _places() -> dict[int, int]:
     return places
 
 
-def _hit(
-    row: dict[str, Any], msg_id: int | None, watch: _Watch | None, place: dict[int, int]
-) -> dict[str, Any]:
-    found = None if watch is None or msg_id is None else watch.found.get(msg_id)
+def _hit(row: dict[str, Any], msg_id: int | None, place: dict[int, int]) -> dict[str, Any]:
     return {
         "session": row["session_id"],
         "place": None if msg_id is None else place.get(msg_id),
-        "similarity": found and found.similarity,
-        "coverage": found and found.coverage,
     }
 
 

@@ -28,8 +28,8 @@ small { display: block; font-size: 11.5px; font-weight: 400; }
 .row b { height: 9px; background: var(--line); border-radius: 5px; overflow: hidden; }
 .row b i { display: block; height: 100%; } .value { text-align: right; font-variant-numeric:
   tabular-nums; }
-.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(340px, 1fr)); gap: 14px;
-  }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(480px, 100%),
+  1fr)); gap: 14px; }
 figure { margin: 0; padding: 12px 12px 8px; } figcaption { font-weight: 600; font-size: 13.5px;
   margin-bottom: 4px; }
 .keys { display: flex; flex-wrap: wrap; gap: 2px 14px; font-size: 12px; color: var(--soft); }
