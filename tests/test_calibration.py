@@ -116,7 +116,6 @@ def test_a_file_that_has_something_else_there_is_left_alone(text: str) -> None:
 
 
 def test_what_cannot_be_edited_is_to_be_written_by_hand(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("agents: &a\n  x: 1\nother: *a\nagents2: 3\n")
     (tmp_path / "config.yaml").write_text("base: &b {defaults: {}}\nagents: *b\n")
     before = (tmp_path / "config.yaml").read_bytes()
     with pytest.raises(DeployError, match=r"minSimilarity: 0\.3 there by hand"):

@@ -42,7 +42,7 @@ def run(sizes: Sequence[int], dims: Sequence[int], queries: int, python: Path) -
                 found = _store(path, asked, size, length, python, notes)
             rows += _rows(found, size, length)
             floors[name] = bandwidth(size * length * 4)
-    about = f"{platform.machine()}, {os.cpu_count()} cores, methods run by {python}"
+    about = f"{platform.machine()}, {os.cpu_count()} cores, methods run by {python.name}"
     return {"ok": True, "machine": about, "rows": rows, "floor_ms": floors, "notes": [*notes]}
 
 

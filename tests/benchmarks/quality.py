@@ -52,7 +52,7 @@ def across(asked: dict[str, Any], searched: dict[str, Any]) -> dict[str, Any]:
     for query in asked["queries"]:
         gold = [g.replace(f"no-{old}-", f"no-{new}-") for g in query["gold"]]
         sessions = [g.replace(f"no-{old}-", f"no-{new}-") for g in query["gold_sessions"]]
-        queries.append({**query, "gold": [g for g in gold if g in known] or gold[:0]})
+        queries.append({**query, "gold": [g for g in gold if g in known]})
         queries[-1]["gold_sessions"] = sessions
     return {**searched, "queries": queries, "unanswerable": asked["unanswerable"]}
 
