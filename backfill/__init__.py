@@ -21,8 +21,9 @@ from typing import Any, TypeVar
 from hermes_patch import failures, layout, lease, migrations, spaces, store, sweep
 from hermes_patch import text as texts
 from hermes_patch.config import Settings
+from hermes_patch.connecting import connect_readonly
 from hermes_patch.embedders.base import Embedder
-from hermes_patch.engine import connect_readonly, own_work
+from hermes_patch.engine import own_work
 from hermes_patch.errors import EmbedderUnavailable, HermesPatchError
 from hermes_patch.guard import Guard, explain
 from hermes_patch.indexer import SCAN, BatchResult, Indexer

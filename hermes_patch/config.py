@@ -58,6 +58,8 @@ class Settings:
     roles: tuple[str, ...] = DEFAULT_ROLES
     redact: bool = True
     accelerate: str = "auto"
+    search_memory: int = 512
+    exact: bool = False
     rrf_k: int = 20
     weights: tuple[float, float, float] = (1.0, 1.0, 1.0)
 

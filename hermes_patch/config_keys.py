@@ -85,6 +85,8 @@ KEYS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "roles": ("roles", _roles),
     "redact": ("redact", _switch),
     "accelerate": ("accelerate", _accelerate),
+    "searchMemory": ("search_memory", _integer(0, 65_536)),
+    "exact": ("exact", _switch),
     "rrfK": ("rrf_k", _integer(1, 10_000)),
     "weights": ("weights", _weights),
 }

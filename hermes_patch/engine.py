@@ -7,7 +7,6 @@ the embedder is started in our own threads only.
 from __future__ import annotations
 
 import contextvars
-import os
 import sqlite3
 import threading
 import time
@@ -16,10 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from . import embedders, forks, layout, nearest, spaces, store, vectors
+from .coarse import Coarse
 from .config import Settings
+from .connecting import connect_readonly, identity
 from .embedders import profiles
 from .embedders.base import PROBE_TEXT, Embedder
 from .embedders.cache import QueryCache
@@ -34,39 +34,6 @@ own_work: contextvars.ContextVar[bool] = contextvars.ContextVar("hermes_patch_wo
 """True while we call the host ourselves, so that our hooks leave our own calls alone."""
 
 COVERAGE_SECONDS = 30.0
-READ_TIMEOUT = 1.0
-MMAP_BYTES = 2 << 30
-
-
-def connect_readonly(
-    path: Path, timeout: float = READ_TIMEOUT, *, leave_no_trace: bool = False
-) -> sqlite3.Connection:
-    """Open *path* read-only; the caller closes it. Times in seconds.
-
-    ``leave_no_trace`` makes no -shm file where nobody else has the database open; it is for
-    a short look from outside of Hermes.
-    """
-    uri = f"file:{quote(str(path))}?mode=ro"
-    if leave_no_trace and not any(Path(f"{path}{end}").exists() for end in ("-wal", "-journal")):
-        uri += "&immutable=1"
-    conn = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None)
-    conn.text_factory = _lenient  # one row that is not UTF-8 must not cost all others
-    conn.execute("PRAGMA query_only = ON")
-    conn.execute(f"PRAGMA mmap_size = {MMAP_BYTES}")
-    return conn
-
-
-def _lenient(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
-
-
-def identity(path: Path) -> tuple[int, int] | None:
-    """Return what tells the file at *path* from any other, None where there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return (found.st_dev, found.st_ino)
 
 
 class Engine:
@@ -120,6 +87,24 @@ class Engine:
         if self.settings.accelerate == "false":
             return None
         return self._once("library", lambda: nearest.find_library(self.vendor))
+
+    @property
+    def coarse(self) -> Coarse | None:
+        """What names candidates in large stores, None where it is not wanted."""
+        settings = self.settings
+        if not settings.search_memory:
+            return None
+        return self._once(
+            "coarse",
+            lambda: Coarse(
+                self.db_path,
+                self.vendor,
+                megabytes=settings.search_memory,
+                use_numpy=settings.accelerate != "false",
+                exact=settings.exact,
+                note=lambda error: self.guard.note("codes", error),
+            ),
+        )
 
     def _once(self, name: str, make: Callable[[], T]) -> T:
         if name not in self._made:
@@ -273,10 +258,11 @@ class Engine:
         return self._coverage[1]
 
     def close(self) -> None:
-        """Let the embedder go, if one was made."""
-        made = self._made.get("embedder")
-        if made is not None:
-            made.close()
+        """Let the embedder and the codes go, if they were made."""
+        for name in ("embedder", "coarse"):
+            made = self._made.get(name)
+            if made is not None:
+                made.close()
 
 
 class QueryVector:

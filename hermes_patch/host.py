@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from . import config, forks, methods, recall, redaction, stash, store, upstream
-from .engine import Engine, connect_readonly, identity, own_work
+from .connecting import connect_readonly, identity
+from .engine import Engine, own_work
 from .guard import Guard, run_within
 from .patching import Entry, Patch, PatchSet, Refusal
 from .worker import Registry, Worker

@@ -29,8 +29,9 @@ KIN_CHARS = 1000
 LEVELLED = 600
 """How many of the nearest messages are read to see in which script they are."""
 
-DEEPEST = 32 * DEPTH
-"""The most neighbours the vector leg looks at to find DEPTH that are no repetition."""
+SHALLOW, DEEPEST = LEVELLED + DEPTH, 32 * DEPTH
+"""How many neighbours the vector leg looks at to find DEPTH that are no repetition, and how
+many where those are not enough."""
 
 SUPPORT = 0.3
 """What further near messages of a conversation count for, see ``fusion.Ranking``."""
@@ -51,7 +52,8 @@ class VectorQuery:
     best of many unrelated messages is nearer than a single one, so the floor of one hit is no
     answer to "is there anything at all?". None for the floor itself. ``language_gap`` is added
     where the query is in Chinese, Japanese or Korean and the passage is not, or the other way
-    round: across languages the same meaning is less near.
+    round: across languages the same meaning is less near. ``source`` names candidates in large
+    stores.
     """
 
     space_id: int
@@ -60,6 +62,7 @@ class VectorQuery:
     floor: float
     opening: float | None = None
     language_gap: float = 0.0
+    source: nearest.Source | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -160,25 +163,31 @@ def vector(
         VectorError: the query vector is not one of the space.
         BudgetExceeded: after *deadline*, a value of ``time.monotonic()``.
     """
-    found = nearest.nearest(
-        conn,
-        wanted.space_id,
-        wanted.dims,
-        wanted.vector,
-        DEEPEST,
-        floor - wanted.language_gap,
-        filters,
-        layout,
-        deadline,
-    )
-    opening = wanted.opening or floor
-    if not found or found[0].similarity + wanted.language_gap < opening:
-        return []
-    edited = stale if stale is not None else []
-    served = _served(conn, layout, query, found, edited, deadline)
-    if wanted.language_gap:
-        served = _across(served, query, wanted.language_gap, floor)
-    first, others = spread(served, lambda hit: kin_of(hit.message.text))
+    for depth in (SHALLOW, DEEPEST):
+        found = nearest.nearest(
+            conn,
+            wanted.space_id,
+            wanted.dims,
+            wanted.vector,
+            depth,
+            floor - wanted.language_gap,
+            filters,
+            layout,
+            deadline,
+            wanted.source,
+        )
+        opening = wanted.opening or floor
+        if not found or found[0].similarity + wanted.language_gap < opening:
+            return []
+        edited = list[int]()
+        served = _served(conn, layout, query, found, edited, deadline)
+        if wanted.language_gap:
+            served = _across(served, query, wanted.language_gap, floor)
+        first, others = spread(served, lambda hit: kin_of(hit.message.text))
+        if len(first) == DEPTH or len(found) < depth:
+            break
+    if stale is not None:
+        stale += edited
     if not first or first[0].strength < opening:
         return []
     return [*first, *(replace(hit, repeats=True) for hit in others)]

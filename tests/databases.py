@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hermes_patch import migrations, vectors
 from hermes_patch import text as texts
-from hermes_patch.engine import connect_readonly
+from hermes_patch.connecting import connect_readonly
 
 SHAPES = ("schema6", "inline", "external", "bare")
 """Word table over ``messages``; both tables with their own copies (0.13 – 0.19); both over

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from hermes_patch import migrations
+from hermes_patch.connecting import connect_readonly
 from hermes_patch.embedders.base import PROBE_TEXT, Description, Item
-from hermes_patch.engine import connect_readonly
 
 T = TypeVar("T")
 

@@ -27,8 +27,8 @@ from typing import Any
 import soak_audit
 import targets
 from hermes_patch import config, deploy, store
+from hermes_patch.connecting import connect_readonly
 from hermes_patch.embedders.base import PROBE_TEXT
-from hermes_patch.engine import connect_readonly
 from soak_load import QUERIES, SCRIPTS, Load, Outcome, Plan, popen_backfill
 from soak_server import SoakServer, vector
 

@@ -12,7 +12,7 @@ from typing import Any
 from hermes_patch import layout, vectors
 from hermes_patch import text as texts
 from hermes_patch.config import Settings
-from hermes_patch.engine import connect_readonly
+from hermes_patch.connecting import connect_readonly
 
 EXAMPLES = 3
 SAME = 0.9999

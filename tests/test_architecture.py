@@ -13,9 +13,9 @@ PACKAGE = Path(__file__).resolve().parents[1] / "hermes_patch"
 LAYERS = [
     {"errors", "_version", "forks", "upstream"},
     {"profiles", "vectors", "text", "layout", "patching", "redaction", "stopwords", "config_keys"},
-    {"config", "query", "nearest", "guard"},
-    {"embedders"},  # with child, its other half: each names the other
-    {"spaces", "units"},
+    {"config", "query", "scanning", "guard"},
+    {"embedders", "nearest", "connecting"},  # with child, its other half: each names the other
+    {"spaces", "units", "coarse"},
     {"store", "rows", "postings", "migrations"},
     {"stash", "legs", "fusion", "lease", "failures", "sweep", "calibration"},
     {"writes", "relaxed"},

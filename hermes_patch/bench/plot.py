@@ -20,11 +20,14 @@ _COLUMNS = {
     "size": "vectors",
     "dims": "dims",
     "method": "method",
+    "codes": "codes",
     "ms": "ms",
+    "first_ms": "first ms",
     "ratio_to_guide": "× guide",
     "ratio_to_sqlite_vec": "× sqlite-vec",
     "recall_at_20": "recall@20",
     "rss_mb": "MB",
+    "child_mb": "child MB",
 }
 
 

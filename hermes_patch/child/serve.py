@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import threading
 import time
+from array import array
 from collections.abc import Callable
 from typing import Any
 
 from . import models, wire
+from .index import Index
 
 Reply = tuple[wire.Header, bytes]
+MOST_INDEXES = 2
+"""So many spaces and databases are kept in codes at once."""
 
 
 class _Watch:
@@ -44,10 +49,12 @@ class Service:
     def __init__(self, sockets: list[str] | None = None) -> None:
         self._model: models.Model | None = None
         self._sockets = sockets
+        self._indexes: dict[tuple[Any, ...], Index] = {}
         self._verbs: dict[str, Callable[[wire.Header], Reply]] = {
             "hello": self._hello,
             "ping": self._ping,
             "embed": self._embed,
+            "near": self._near,
         }
 
     def answer(self, header: wire.Header) -> Reply:
@@ -61,7 +68,8 @@ class Service:
             return {"ok": False, "why": "failed", "what": type(error).__name__}, b""
 
     def _hello(self, header: wire.Header) -> Reply:
-        self._model = models.load(str(header["model"]))
+        if header["model"]:  # without one the child is there for searching only
+            self._model = models.load(str(header["model"]))
         return self._ping(header)
 
     def _ping(self, _header: wire.Header) -> Reply:
@@ -77,6 +85,30 @@ class Service:
             return {"ok": False, "why": "failed", "what": "no model loaded"}, b""
         vectors, bad = self._model.embed(header["texts"], query=header["kind"] == "query")
         return {"ok": True, "dims": self._model.dims, "bad": bad}, vectors
+
+    def _near(self, header: wire.Header) -> Reply:
+        """Name the rows that may be among the nearest; the codes follow the table meanwhile."""
+        names = ("path", "space", "dims", "limit", "numpy", "exact")
+        key = tuple(header[name] for name in names)
+        index = self._indexes.pop(key, None) or Index(*key)
+        self._indexes[key] = index  # the last one is the one used last
+        while len(self._indexes) > MOST_INDEXES:
+            self._indexes.pop(next(iter(self._indexes)))
+        if header.get("wrong"):
+            index.forget()
+        ready = index.follow()
+        rows, size = index.size()
+        reply: dict[str, Any] = {"ok": True, "rows": rows, "bytes": size, "ready": ready}
+        query = array("f", base64.b64decode(header["query"]))
+        try:
+            answer = index.search(query, int(header["k"]), float(header["floor"]))
+        except LookupError:
+            return reply | {"covered": 0, "refused": index.refused}, b""
+        found = answer.found
+        reply |= {"covered": answer.covered, "kind": answer.kind, "exact": answer.exact}
+        reply |= {"count": len(found.ids), "rest": found.rest, "compared": answer.made is not None}
+        body = (array("q", found.ids), array("d", found.uppers), array("d", answer.made or ()))
+        return reply, b"".join(part.tobytes() for part in body)
 
 
 def serve(reading: int, writing: int, idle: float, sockets: list[str] | None = None) -> None:

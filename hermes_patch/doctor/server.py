@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from .. import embedders, failures, spaces, store, vectors
 from ..config import Settings
+from ..connecting import connect_readonly
 from ..deploy import database as writing
 from ..embedders.base import PROBE_TEXT, Embedder
 from ..embedders.local import LocalEmbedder
-from ..engine import connect_readonly
 from ..errors import BadResponse, EmbedderError
 from ..guard import Failure
 from .check import OK, PROBLEM, SKIPPED, WARNING, Check, Patient

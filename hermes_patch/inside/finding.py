@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import recall
+from ..connecting import connect_readonly
 from ..embedders import sending
-from ..engine import connect_readonly, own_work
+from ..engine import own_work
 from ..errors import HermesPatchError
 from ..host import Host
 from . import read_settings, show, state_db, vendor_of
