@@ -15,11 +15,11 @@ from databases import DIMS, SPACE, HostDatabase
 from hermes_patch import (
     layout,
     legs,
-    nearest,
     postings,
     query,
     relaxed,
     rows,
+    scanning,
     search,
     units,
     vectors,
@@ -224,7 +224,7 @@ def test_a_slow_vector_leg_leaves_time_for_the_relaxed_one(
         db.say("a", f"containers {number}", vector=EAST)
     wanted = db.say("b", "the nginx certificate was renewed with certbot")
     monkeypatch.setattr(vectors, "unpack", slow)
-    monkeypatch.setattr(nearest, "SLICE", 1)
+    monkeypatch.setattr(scanning, "SLICE", 1)
     outcome = fuse(reader, vector=EAST, deadline=clock.now + 9.0)
     assert ids(outcome) == [wanted]
     assert outcome.legs == {"exact": "ok", "relaxed": "ok", "vector": "over budget"}
