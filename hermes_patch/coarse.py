@@ -48,6 +48,7 @@ class Coarse:
         self._note = note
         self._wrong = False
         self.uses_numpy = use_numpy
+        self.quick = use_numpy and engine.folder_of("numpy", vendor) is not None
         self._header: dict[str, Any] = {
             "do": "near",
             "path": str(path.absolute()),

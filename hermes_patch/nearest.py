@@ -31,6 +31,8 @@ __all__ = ["PURE_PYTHON", "SQLITE_VEC", "check_time", "tier"]
 
 SCANNED = {SQLITE_VEC: 8_000_000, PURE_PYTHON: 500_000}
 """Up to so many numbers are compared one by one, whatever else there is."""
+UNAIDED = 250_000_000
+"""Up to so many numbers sqlite-vec alone is as fast as a source that is not ``quick``."""
 NARROW = 0.1
 """Filters that leave less than this share of all rows are applied before anything else."""
 UNCODED = 5000
@@ -76,6 +78,9 @@ class Candidates:
 
 class Source(Protocol):
     """Names the rows that may be among the nearest."""
+
+    quick: bool
+    """Whether it takes less time than sqlite-vec takes for all rows."""
 
     def ask(
         self, space_id: int, unit: Sequence[float], k: int, floor: float, deadline: float | None
@@ -169,10 +174,16 @@ class _Search:
         small = size * self.table.dims <= SCANNED[self.table.way] or 2 * self.k >= size
         if small or self.table.passing(size) < NARROW:
             return self._scanned()
-        best = self._by_candidates(size, self._named) if self.source is not None else None
+        best = self._by_candidates(size, self._named) if self._helps(size) else None
         if best is None and self.table.way == SQLITE_VEC:
             best = self._by_candidates(size, self._by_distance)
         return self._scanned() if best is None else best
+
+    def _helps(self, size: int) -> bool:
+        """Tell whether the source is worth its memory."""
+        if self.source is None or self.source.quick or self.table.way != SQLITE_VEC:
+            return self.source is not None
+        return size * self.table.dims > UNAIDED
 
     def _scanned(self) -> list[Row]:
         limit = self.k + self.k // 2 + 8

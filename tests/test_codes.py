@@ -23,6 +23,7 @@ from hermes_patch import layout, nearest, vectors
 from hermes_patch.child import client, codes, engine, index
 from hermes_patch.coarse import Coarse
 from hermes_patch.layout import Filters
+from hermes_patch.scanning import Table
 
 DIMS = 48
 PLENTY = 1 << 30
@@ -349,3 +350,20 @@ def test_all_sources_of_one_process_share_one_child(database: PlainDatabase) -> 
     for one in made:
         one.close()
     assert not [key for key in engine._engines if key.model == engine.SEARCHING]
+
+
+@pytest.mark.parametrize("way", [nearest.SQLITE_VEC, nearest.PURE_PYTHON])
+def test_codes_no_quicker_than_sqlite_vec_are_made_for_very_large_stores_only(
+    database: PlainDatabase, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    made = Coarse(
+        database.path, None, megabytes=64, use_numpy=False, exact=False, note=lambda _: None
+    )
+    with database.reader() as conn:
+        found = Table(conn, 1, DIMS, array("f", unit("q", DIMS)), Filters(), layout.read(conn))
+    found.way = way
+    search = nearest._Search(found, 5, 0.0, made)
+    largest = nearest.UNAIDED // DIMS
+    assert search._helps(largest) == (way == nearest.PURE_PYTHON)
+    assert search._helps(largest + 1)
+    made.close()

@@ -343,7 +343,7 @@ def test_numpy_and_the_models_stay_out_of_this_process() -> None:
 def _vendor(folder: Path, *packages: str) -> Path:
     """Make a vendor folder of links to the installed packages."""
     for package in packages:
-        found = engine._folder_of(package, None)
+        found = engine.folder_of(package, None)
         assert found is not None
         for entry in (package, f"{package}.libs"):
             if (Path(found) / entry).exists():

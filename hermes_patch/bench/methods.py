@@ -29,7 +29,7 @@ PLAIN_VEC = "vec_distance_cosine"
 VEC0 = "vec0"
 METHODS = (GUIDE, PYTHON, VEC, NUMPY, PLAIN_VEC, VEC0)
 NEED_VEC = (VEC, PLAIN_VEC, VEC0)
-CODED = (PYTHON, NUMPY)
+CODED = (PYTHON, VEC, NUMPY)
 """Those that have a child process keep codes."""
 MEGABYTES = 512
 FLOOR = 0.0

@@ -224,7 +224,7 @@ class Bits:
 
     def search(self, blocks: Sequence[Block], query: array[float], k: int, floor: float) -> Found:
         (asked,) = self.encode([query.tobytes()])
-        best = _Best(4 * k + 600, 0, 0)
+        best = _Best(4 * k + 600 + sum(len(block.ids) for block in blocks) // 100, 0, 0)
         for block in blocks:
             best.add(block.ids, [self._dims - (asked ^ code).bit_count() for code in block.codes])
         named, rest = best.named()

@@ -66,7 +66,7 @@ def cpu_runs_e5(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     return flags is None or {"avx2", "fma"} <= set(flags)
 
 
-def _folder_of(package: str, vendor: Path | None) -> str | None:
+def folder_of(package: str, vendor: Path | None) -> str | None:
     """Return the folder that holds *package*; nothing is imported to find out."""
     try:
         if vendor is None:
@@ -217,7 +217,7 @@ class Engine:
     def _has(self, model: str) -> bool:
         if self._other_python():
             return True  # its packages are not ours to see: the child will tell
-        folders = (_folder_of(name, self.key.vendor) for name in _packages(model))
+        folders = (folder_of(name, self.key.vendor) for name in _packages(model))
         return all(folder is not None for folder in folders)
 
     def _other_python(self) -> bool:
@@ -244,7 +244,7 @@ class Engine:
         last: list[str] = []
         if self.key.vendor is None and not self._other_python():
             wanted = (*_packages(self.model), "numpy")
-            found = [_folder_of(package, None) for package in wanted]
+            found = [folder_of(package, None) for package in wanted]
             last = list(dict.fromkeys(folder for folder in found if folder))
         return client.command(self.key.python, self.key.vendor, last, self.key.idle)
 

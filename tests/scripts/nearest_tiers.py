@@ -43,6 +43,8 @@ CREATE TABLE messages (id INTEGER PRIMARY KEY AUTOINCREMENT, session_id TEXT NOT
 class Named:
     """Candidates out of codes in this process."""
 
+    quick = True
+
     def __init__(self, codes: index.Index, refresh: bool) -> None:
         self.codes = codes
         if refresh:
