@@ -20,7 +20,6 @@ from urllib.parse import quote
 
 from .codes import Block, Codes, Found, usable
 
-MMAP_BYTES = 2 << 30
 BLOCK_ROWS = 2048
 IDS_AT_ONCE = 500
 FRESH_ROWS = 256
@@ -95,7 +94,6 @@ class Index:
             raise LookupError("no codes yet")
         codes, blocks = self._blocks
         with closing(self._connect()) as conn:
-            conn.execute(f"PRAGMA mmap_size = {MMAP_BYTES}")
             if self._file != _file(self._path) or not self._still_there(conn, blocks[-1]):
                 raise LookupError("the table is another one")
             found = codes.search(blocks, query, k, floor)
@@ -106,7 +104,7 @@ class Index:
         self, conn: sqlite3.Connection, answer: Answer, codes: Codes, query: array[float], k: int
     ) -> Answer:
         """Return *answer* with similarities for bounds, cut to the *k* best."""
-        found, step = answer.found, min(max(2 * k, 64), IDS_AT_ONCE)
+        found, step = answer.found, min(k + 8, IDS_AT_ONCE)
         uppers = dict(zip(found.ids, found.uppers, strict=True))
         best: list[tuple[float, int, float]] = []
         for at in range(0, len(found.ids), step):
