@@ -69,7 +69,7 @@ class Coarse:
         self, space_id: int, unit: Sequence[float], k: int, floor: float, deadline: float | None
     ) -> Candidates | None:
         """Return candidates for the *k* nearest rows, None when there are none to be had."""
-        query = base64.b64encode(array("f", unit).tobytes()).decode("ascii")
+        query = base64.b64encode(array("d", unit).tobytes()).decode("ascii")
         header = self._header | {"space": space_id, "dims": len(unit), "query": query}
         header |= {"k": k, "floor": floor, "wrong": self._wrong}
         self.state = self.state or {"ready": False}

@@ -65,7 +65,7 @@ class Candidates:
 
     ``rest`` is the same of all other rows with ids up to ``covered``, -2 where none of them
     reaches the floor. Where ``made`` is given (when each row was made), ``uppers`` are the
-    similarities themselves. Those of an inexact source are estimates.
+    similarities themselves, summed in double precision. Those of an inexact source are estimates.
     """
 
     ids: Sequence[int]
@@ -158,7 +158,7 @@ Ask = Callable[[int, int], Candidates | None]
 
 @dataclass
 class _Search:
-    """One search; similarities are ``precise`` where Python computed all of them."""
+    """One search; similarities are ``precise`` where all were summed in double precision."""
 
     table: Table
     k: int
@@ -208,7 +208,9 @@ class _Search:
             rows, rest = self._compared(found)
             enough = not found.exact and _are_mostly_below(rows, self.floor)
             if found.covered < size:
-                rows += self.table.scan(self.floor - SAME, size, after=found.covered)[0]
+                later, _ = self.table.scan(self.floor - SAME, size, after=found.covered)
+                self.precise = self.precise and (not later or self.table.way == PURE_PYTHON)
+                rows += later
             best = self._best(rows)
             enough = enough or (not found.exact and len(best) == self.k)
             if enough or rest < self.floor - SAME or self._beats(best, rest):
@@ -231,7 +233,7 @@ class _Search:
     def _compared(self, found: Candidates) -> tuple[list[Row], float]:
         """Compare candidates until no other can be among the best; return what is left."""
         if found.made is not None:
-            self.precise = False
+            self.precise = True
             known = dict(zip(found.ids, zip(found.made, found.uppers, strict=True), strict=True))
             return self.table.named(known), found.rest
         rows: list[Row] = []

@@ -60,18 +60,20 @@ def test_all_tiers_agree_on_2000_stores(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("broken", "by"),
+    ("module", "broken", "by"),
     [
-        ("(rounding + reading) + _SLACK", "0.0 - rounding"),  # the bound of the columns
-        ("np.linalg.norm(x - codes * step[:, None], axis=1)", "0 * step"),  # that of int8
+        ("codes.py", "(rounding + reading) + SLACK", "0.0 - rounding"),  # of the columns
+        ("int8.py", "np.linalg.norm(x - codes * step[:, None], axis=1)", "0 * step"),
     ],
 )
-def test_a_bound_that_is_too_small_is_noticed(tmp_path: Path, broken: str, by: str) -> None:
+def test_a_bound_that_is_too_small_is_noticed(
+    tmp_path: Path, module: str, broken: str, by: str
+) -> None:
     """The stores are hard enough: without its bound a tier gives a wrong answer."""
     package = tmp_path / "hermes_patch"
     subprocess.run(["cp", "-r", str(ROOT / "hermes_patch"), str(package)], check=True)
     subprocess.run(["cp", "-r", str(ROOT / "migrations"), str(tmp_path)], check=True)
-    codes = package / "child" / "codes.py"
+    codes = package / "child" / module
     text = codes.read_text(encoding="utf-8")
     assert broken in text
     codes.write_text(text.replace(broken, by), encoding="utf-8")

@@ -21,7 +21,8 @@ NOTHING = -2.0
 """Below every cosine."""
 MOST = 20_000
 """The most rows that are named at once."""
-_SLACK = 1e-5  # of float32 sums
+SLACK = 1e-5
+"""How much sums in float32 may be wrong."""
 _MIDDLE = 1 << 31
 
 
@@ -62,77 +63,7 @@ class Codes(Protocol):
         """Return the rows that can be among the *k* nearest and reach *floor*."""
 
     def compare(self, blobs: Sequence[bytes], query: array[float]) -> list[float]:
-        """Return the cosine of every vector with *query*."""
-
-
-class Int8:
-    """Every number in one byte, with numpy. The error of each row is known, not estimated."""
-
-    kind = "int8"
-    exact = True
-    compares = True
-
-    def __init__(self, dims: int) -> None:
-        """Raises ImportError without numpy."""
-        import numpy
-
-        self._np = numpy
-        self._dims = dims
-        self._rows = max(1, 196_608 // dims)  # so many in float32 stay in the cache
-        self._room = numpy.empty((self._rows, dims), numpy.float32)
-
-    def encode(self, blobs: Sequence[bytes]) -> Any:
-        np = self._np
-        given = np.frombuffer(b"".join(blobs), "<f4").reshape(-1, self._dims)
-        with np.errstate(all="ignore"):
-            good = np.abs(np.linalg.norm(given, axis=1) - 1.0) < 0.01
-        x = np.where(good[:, None], given, 0.0)
-        step = np.maximum(np.abs(x).max(axis=1), 1e-12) / 127
-        codes = np.rint(x / step[:, None]).astype(np.int8)
-        error = np.linalg.norm(x - codes * step[:, None], axis=1) + _SLACK
-        error[~good] = -1e9
-        return codes, step.astype(np.float32), error.astype(np.float32)
-
-    def search(self, blocks: Sequence[Block], query: array[float], k: int, floor: float) -> Found:
-        np = self._np
-        uppers, errors = self._uppers(blocks, np.frombuffer(query, np.float32))
-        least = floor
-        if len(uppers) > k:
-            lowers = uppers - 2 * errors
-            lowers[errors < 0] = NOTHING
-            least = max(floor, float(np.partition(lowers, -k)[-k]))
-        wanted = np.flatnonzero(uppers >= least)
-        wanted = wanted[np.argsort(-uppers[wanted])[: max(k, MOST)]]
-        ids = np.concatenate([np.frombuffer(block.ids, np.int64) for block in blocks])[wanted]
-        named = uppers[wanted].tolist()
-        uppers[wanted] = NOTHING
-        rest = float(uppers.max()) if len(uppers) else NOTHING
-        return Found(ids.tolist(), named, rest if rest >= floor else NOTHING)
-
-    def compare(self, blobs: Sequence[bytes], query: array[float]) -> list[float]:
-        np = self._np
-        given = np.frombuffer(b"".join(blobs), "<f4").reshape(-1, self._dims)
-        found: list[float] = (given @ np.frombuffer(query, np.float32)).tolist()
-        return found
-
-    def _uppers(self, blocks: Sequence[Block], query: Any) -> tuple[Any, Any]:
-        np = self._np
-        total = sum(len(block.ids) for block in blocks)
-        uppers, errors = np.empty(total, np.float32), np.empty(total, np.float32)
-        at = 0
-        for block in blocks:
-            codes, step, error = block.codes
-            part = uppers[at : at + len(step)]
-            for start in range(0, len(step), self._rows):
-                some = codes[start : start + self._rows]
-                room = self._room[: len(some)]
-                np.copyto(room, some, casting="unsafe")
-                np.dot(room, query, out=part[start : start + len(some)])
-            part *= step
-            part += error
-            errors[at : at + len(step)] = error
-            at += len(step)
-        return uppers, errors
+        """Return the cosine of every vector with *query*, summed in double precision."""
 
 
 class Columns:
@@ -153,7 +84,7 @@ class Columns:
         self._unit = 1.0 / self._scale**2
         rounding = math.sqrt(dims) / (2 * self._scale)
         reading = 2.0**-8  # of 16 bits of each float32
-        self._error = rounding + (1 + rounding) * (rounding + reading) + _SLACK
+        self._error = rounding + (1 + rounding) * (rounding + reading) + SLACK
         self._lanes = _Lanes(self._scale)
 
     def encode(self, blobs: Sequence[bytes]) -> Any:
@@ -223,7 +154,7 @@ class Bits:
         return [int(blob[3::4].translate(self._SIGNS), 2) for blob in blobs]
 
     def search(self, blocks: Sequence[Block], query: array[float], k: int, floor: float) -> Found:
-        (asked,) = self.encode([query.tobytes()])
+        (asked,) = self.encode([array("f", query).tobytes()])
         best = _Best(4 * k + 600 + sum(len(block.ids) for block in blocks) // 100, 0, 0)
         for block in blocks:
             best.add(block.ids, [self._dims - (asked ^ code).bit_count() for code in block.codes])
@@ -283,5 +214,7 @@ def usable(dims: int, use_numpy: bool) -> list[Codes]:
         found.insert(0, Columns(dims))
     if use_numpy:
         with suppress(ImportError):
+            from .int8 import Int8
+
             found.insert(0, Int8(dims))
     return found

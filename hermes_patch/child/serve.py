@@ -99,7 +99,7 @@ class Service:
         ready = index.follow()
         rows, size = index.size()
         reply: dict[str, Any] = {"ok": True, "rows": rows, "bytes": size, "ready": ready}
-        query = array("f", base64.b64decode(header["query"]))
+        query = array("d", base64.b64decode(header["query"]))
         try:
             answer = index.search(query, int(header["k"]), float(header["floor"]))
         except LookupError:

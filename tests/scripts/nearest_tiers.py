@@ -54,7 +54,7 @@ class Named:
         self, space_id: int, unit: Sequence[float], k: int, floor: float, deadline: float | None
     ) -> nearest.Candidates | None:
         try:
-            answer = self.codes.search(array("f", unit), k, floor)
+            answer = self.codes.search(array("d", unit), k, floor)
         except LookupError:
             return None
         found = answer.found
