@@ -8,7 +8,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 READ_TIMEOUT = 1.0
-MMAP_BYTES = 2 << 30
 
 
 def connect_readonly(
@@ -25,7 +24,6 @@ def connect_readonly(
     conn = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None)
     conn.text_factory = _lenient  # one row that is not UTF-8 must not cost all others
     conn.execute("PRAGMA query_only = ON")
-    conn.execute(f"PRAGMA mmap_size = {MMAP_BYTES}")
     return conn
 
 
