@@ -29,7 +29,7 @@ KIN_CHARS = 1000
 LEVELLED = 600
 """How many of the nearest messages are read to see in which script they are."""
 
-SHALLOW, DEEPEST = LEVELLED + DEPTH, 32 * DEPTH
+SHALLOW, DEEPEST = LEVELLED + DEPTH // 2, 32 * DEPTH
 """How many neighbours the vector leg looks at to find DEPTH that are no repetition, and how
 many where those are not enough."""
 

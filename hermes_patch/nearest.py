@@ -232,20 +232,24 @@ class _Search:
 
     def _compared(self, found: Candidates) -> tuple[list[Row], float]:
         """Compare candidates until no other can be among the best; return what is left."""
-        if found.made is not None:
-            self.precise = True
-            known = dict(zip(found.ids, zip(found.made, found.uppers, strict=True), strict=True))
-            return self.table.named(known), found.rest
+        named = found.made is not None
+        self.precise = self.precise or named
         rows: list[Row] = []
-        step = min(self.k + 8, AT_ONCE)
+        step = self.k + 8 if named else min(self.k + 8, AT_ONCE)
         for at in range(0, len(found.ids), step):
-            some = self.table.compare(found.ids[at : at + step])
-            self._check(some, found)
-            rows += some
+            rows += self._some(found, slice(at, at + step))
             others = found.uppers[at + step : at + step + 1]
             if others and found.exact and self._beats(self._best(rows), others[0]):
                 return rows, max(others[0], found.rest)
         return rows, found.rest
+
+    def _some(self, found: Candidates, part: slice) -> list[Row]:
+        if found.made is None:
+            rows = self.table.compare(found.ids[part])
+            self._check(rows, found)
+            return rows
+        known = zip(found.made[part], found.uppers[part], strict=True)
+        return self.table.named(dict(zip(found.ids[part], known, strict=True)))
 
     def _check(self, rows: list[Row], found: Candidates) -> None:
         if not found.exact or self.source is None or found.covered == NO_CODES:

@@ -160,11 +160,10 @@ class _Search:
         """Run all legs; one that fails leaves its reason in ``status``."""
         hits = self._vector(vector) if vector is not None else []
         gate = self._gate()
-        scorer, loose = relaxed.unweighted(self.parsed), list[relaxed.Hit]()
+        found = None
         if wants_relaxed:
-            scorer, loose = self._guarded(
-                "relaxed", lambda: self._relaxed(gate), (scorer, loose), self.deadline
-            )
+            found = self._guarded("relaxed", lambda: self._relaxed(gate), None, self.deadline)
+        scorer, loose = found or (relaxed.unweighted(self.parsed), [])
         ids = [row["id"] for row in self.host_rows]
         messages = {m.id: m for m in rows.load(self.reader, ids, self.shape)}
         split = legs.exact(self.host_rows, messages, self.parsed, scorer)
