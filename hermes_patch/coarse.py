@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import math
+import sqlite3
 import sys
 import time
 from array import array
@@ -17,7 +18,7 @@ from typing import Any
 
 from .child import client, engine
 from .errors import BadResponse
-from .nearest import Candidates
+from .nearest import SCANNED, Candidates, tier
 
 ASK_SECONDS = 1.0
 """Most that a search waits for candidates before it does without."""
@@ -56,6 +57,8 @@ class Coarse:
             "numpy": use_numpy,
             "exact": exact,
         }
+        self._begun: client.Request | None = None
+        self.coming = False
         self.state: dict[str, Any] = {}
         """What the child said last of its codes: kind, exact, rows, bytes, ready."""
 
@@ -65,22 +68,40 @@ class Coarse:
         child = self._engine.child
         return child.pid if child is not None else None
 
+    def begin(self, conn: sqlite3.Connection, space_id: int, dims: int) -> None:
+        """Have codes of a large space made, if they are worth waiting for; does not wait."""
+        if self.state.get("ready") or not self.quick:
+            return
+        (rows,) = conn.execute("SELECT max(id) FROM message_embeddings").fetchone()
+        if (rows or 0) * dims <= SCANNED[tier(conn)]:
+            return
+        try:
+            self._begin(self._engine.running(), {"space": space_id, "dims": dims})
+        except Exception as error:  # the search will meet it again
+            self._note(error)
+
+    def _begin(self, child: client.Child, asked: dict[str, Any]) -> None:
+        if self._begun is None or self._begun.done.is_set():
+            self._begun = child.submit(self._header | asked, client.LATER, _HUNG_SECONDS)
+
     def ask(
         self, space_id: int, unit: Sequence[float], k: int, floor: float, deadline: float | None
     ) -> Candidates | None:
         """Return candidates for the *k* nearest rows, None when there are none to be had."""
-        query = base64.b64encode(array("d", unit).tobytes()).decode("ascii")
-        header = self._header | {"space": space_id, "dims": len(unit), "query": query}
-        header |= {"k": k, "floor": floor, "wrong": self._wrong}
+        self.coming = False
         self.state = self.state or {"ready": False}
         soon = time.monotonic() + ASK_SECONDS
         end = soon if deadline is None else min(soon, deadline)
+        asked: dict[str, Any] = {"space": space_id, "dims": len(unit)}
         try:
             child = self._engine.running()
             if not child.hello.done.is_set():
-                child.submit(header, client.LATER, _HUNG_SECONDS)  # which begins to make codes
+                self._begin(child, asked)
+                self.coming = self.quick
                 return None
-            reply, body = self._engine.ask(header, client.URGENT, _HUNG_SECONDS, end)
+            query = base64.b64encode(array("d", unit).tobytes()).decode("ascii")
+            asked |= {"query": query, "k": k, "floor": floor, "wrong": self._wrong}
+            reply, body = self._engine.ask(self._header | asked, client.URGENT, _HUNG_SECONDS, end)
             self._wrong = False
             return self._candidates(reply, body)
         except client.ChildEnded as ended:
@@ -100,6 +121,7 @@ class Coarse:
 
     def _candidates(self, reply: dict[str, Any], body: bytes) -> Candidates | None:
         self.state = {name: reply.get(name) for name in ("kind", "exact", "rows", "bytes", "ready")}
+        self.coming = self.quick and not reply.get("ready") and not reply.get("refused")
         if not reply.get("covered"):
             return None
         count, parts = reply["count"], 3 if reply["compared"] else 2

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from operator import methodcaller
 from pathlib import Path
 from urllib.parse import quote
 
 READ_TIMEOUT = 1.0
+_LENIENT = methodcaller("decode", "utf-8", "replace")
 
 
 def connect_readonly(
@@ -22,13 +24,9 @@ def connect_readonly(
     if leave_no_trace and not any(Path(f"{path}{end}").exists() for end in ("-wal", "-journal")):
         uri += "&immutable=1"
     conn = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None)
-    conn.text_factory = _lenient  # one row that is not UTF-8 must not cost all others
+    conn.text_factory = _LENIENT  # one row that is not UTF-8 must not cost all others
     conn.execute("PRAGMA query_only = ON")
     return conn
-
-
-def _lenient(raw: bytes) -> str:
-    return raw.decode("utf-8", "replace")
 
 
 def identity(path: Path) -> tuple[int, int] | None:

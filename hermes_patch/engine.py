@@ -213,6 +213,7 @@ class Engine:
             return QueryVector(None, space, "not asked for while typing")
         if self.guard.is_open("query"):
             return QueryVector(None, space, "the embedder failed a moment ago")
+        self._begin_codes(space)
         try:
             vector = run_within(
                 seconds, lambda: self._embed_query(space, text, 0.95 * seconds), "query"
@@ -223,6 +224,12 @@ class Engine:
             return QueryVector(None, space, explain(error))
         self.guard.succeeded("query")
         return QueryVector(vector, space, "")
+
+    def _begin_codes(self, space: spaces.Space) -> None:
+        """Have the codes made while the query is embedded."""
+        if self.coarse is not None and not self.coarse.state.get("ready"):
+            with self.reader() as conn:
+                self.coarse.begin(conn, space.id, space.dims)
 
     def _check_engine(self, space: spaces.Space) -> None:
         """Once a process, before the first query: does the server still serve this model?"""

@@ -7,11 +7,10 @@ the joins, and those are compared; that goes on until no other row can be among 
 
 from __future__ import annotations
 
-import importlib.util
 import sqlite3
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from . import vectors
@@ -21,13 +20,15 @@ from .scanning import (
     SQLITE_VEC,
     Row,
     Table,
+    accelerate,
     by_similarity,
     check_time,
     exact_product,
+    find_library,
     tier,
 )
 
-__all__ = ["PURE_PYTHON", "SQLITE_VEC", "check_time", "tier"]
+__all__ = ["PURE_PYTHON", "SQLITE_VEC", "accelerate", "check_time", "find_library", "tier"]
 
 SCANNED = {SQLITE_VEC: 8_000_000, PURE_PYTHON: 500_000}
 """Up to so many numbers are compared one by one, whatever else there is."""
@@ -43,6 +44,9 @@ or the sums of Python, cannot order them."""
 RECOMPUTED = 1000
 MOST_EQUAL = 40_000
 AT_ONCE = 500
+PER_SECOND = 40_000_000
+"""About so many numbers Python compares in a second."""
+WAIT_SECONDS = 0.03
 NO_CODES = 1 << 62
 """``covered`` of candidates that come from the table itself."""
 
@@ -81,6 +85,8 @@ class Source(Protocol):
 
     quick: bool
     """Whether it takes less time than sqlite-vec takes for all rows."""
+    coming: bool
+    """Whether it will have candidates soon, though it had none when it was asked last."""
 
     def ask(
         self, space_id: int, unit: Sequence[float], k: int, floor: float, deadline: float | None
@@ -89,34 +95,6 @@ class Source(Protocol):
 
     def mistaken(self) -> None:
         """Tell that a row turned out nearer than it was said to be able to."""
-
-
-def find_library(vendor: Path | None = None) -> str | None:
-    """Return the path of the sqlite-vec library without importing its package, or None."""
-    folders = [vendor / "sqlite_vec"] if vendor is not None else []
-    spec = importlib.util.find_spec("sqlite_vec")
-    if spec is not None and spec.submodule_search_locations:
-        folders += [Path(folder) for folder in spec.submodule_search_locations]
-    for folder in folders:
-        for name in ("vec0.so", "vec0.dylib", "vec0.dll"):
-            if (folder / name).is_file():
-                return str(folder / "vec0")
-    return None
-
-
-def accelerate(conn: sqlite3.Connection, library: str | None) -> str:
-    """Load sqlite-vec into *conn*, a connection of ours, and return the tier it will use."""
-    if library is None or not hasattr(conn, "enable_load_extension"):
-        return PURE_PYTHON
-    try:
-        conn.enable_load_extension(True)
-        try:
-            conn.load_extension(library)
-        finally:
-            conn.enable_load_extension(False)
-    except sqlite3.Error:
-        return PURE_PYTHON
-    return SQLITE_VEC
 
 
 def nearest(
@@ -220,10 +198,26 @@ class _Search:
 
     def _named(self, wanted: int, size: int) -> Candidates | None:
         assert self.source is not None
-        table = self.table
-        floor = self.floor - SAME
-        found = self.source.ask(table.space_id, table.unit, wanted, floor, table.deadline)
-        return found if found is not None and size - found.covered <= UNCODED else None
+        table, source = self.table, self.source
+        floor, end = self.floor - SAME, time.monotonic() + self._patience(size)
+        while True:
+            found = source.ask(table.space_id, table.unit, wanted, floor, table.deadline)
+            if found is not None and size - found.covered <= UNCODED:
+                return found
+            if not source.coming or time.monotonic() >= end:
+                return None
+            time.sleep(WAIT_SECONDS)
+
+    def _patience(self, size: int) -> float:
+        """Return for how many seconds candidates are worth waiting for.
+
+        What time is left beside a scan; all of it where there is none for a scan.
+        """
+        if self.table.way == SQLITE_VEC or self.table.deadline is None:
+            return 0.0
+        left = self.table.deadline - time.monotonic()
+        scan = size * self.table.dims / PER_SECOND
+        return left - scan if scan < left else left
 
     def _by_distance(self, wanted: int, size: int) -> Candidates:
         ids, cosines = self.table.nearest_by_distance(self.floor - SAME, wanted)

@@ -5,12 +5,14 @@ Two ways with the same results: by sqlite-vec where the connection has it, in Py
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import mul
+from pathlib import Path
 from typing import NamedTuple
 
 from . import vectors
@@ -58,6 +60,34 @@ def check_time(deadline: float | None) -> None:
     """Raise BudgetExceeded after *deadline*, a value of ``time.monotonic()``."""
     if deadline is not None and time.monotonic() > deadline:
         raise BudgetExceeded("the time of the search was over")
+
+
+def find_library(vendor: Path | None = None) -> str | None:
+    """Return the path of the sqlite-vec library without importing its package, or None."""
+    folders = [vendor / "sqlite_vec"] if vendor is not None else []
+    spec = importlib.util.find_spec("sqlite_vec")
+    if spec is not None and spec.submodule_search_locations:
+        folders += [Path(folder) for folder in spec.submodule_search_locations]
+    for folder in folders:
+        for name in ("vec0.so", "vec0.dylib", "vec0.dll"):
+            if (folder / name).is_file():
+                return str(folder / "vec0")
+    return None
+
+
+def accelerate(conn: sqlite3.Connection, library: str | None) -> str:
+    """Load sqlite-vec into *conn*, a connection of ours, and return the tier it will use."""
+    if library is None or not hasattr(conn, "enable_load_extension"):
+        return PURE_PYTHON
+    try:
+        conn.enable_load_extension(True)
+        try:
+            conn.load_extension(library)
+        finally:
+            conn.enable_load_extension(False)
+    except sqlite3.Error:
+        return PURE_PYTHON
+    return SQLITE_VEC
 
 
 def tier(conn: sqlite3.Connection) -> str:

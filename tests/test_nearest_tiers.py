@@ -63,7 +63,7 @@ def test_all_tiers_agree_on_2000_stores(tmp_path: Path) -> None:
     ("module", "broken", "by"),
     [
         ("codes.py", "(rounding + reading) + SLACK", "0.0 - rounding"),  # of the columns
-        ("int8.py", "np.linalg.norm(x - codes * step[:, None], axis=1)", "0 * step"),
+        ("int8.py", "_lengths(np, x - whole * step[:, None])", "0 * step"),
     ],
 )
 def test_a_bound_that_is_too_small_is_noticed(

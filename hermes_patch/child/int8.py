@@ -36,14 +36,25 @@ class Int8:
     def encode(self, blobs: Sequence[bytes]) -> Any:
         np = self._np
         given = np.frombuffer(b"".join(blobs), "<f4").reshape(-1, self._dims)
+        codes = np.empty(given.shape, np.int8)
+        step, error = np.empty(len(given), np.float32), np.empty(len(given), np.float32)
+        for start in range(0, len(given), self._rows):
+            part = slice(start, start + self._rows)
+            codes[part], step[part], error[part] = self._encoded(given[part])
+        return codes, step, error
+
+    def _encoded(self, x: Any) -> tuple[Any, Any, Any]:
+        """Return whole numbers, what one of them stands for, and the error of each row."""
+        np = self._np
         with np.errstate(all="ignore"):
-            good = np.abs(np.linalg.norm(given, axis=1) - 1.0) < 0.01
-        x = np.where(good[:, None], given, 0.0)
-        step = np.maximum(np.abs(x).max(axis=1), 1e-12) / 127
-        codes = np.rint(x / step[:, None]).astype(np.int8)
-        error = np.linalg.norm(x - codes * step[:, None], axis=1) + SLACK
+            good = np.abs(_lengths(np, x) - 1.0) < 0.01
+        if not good.all():
+            x = np.where(good[:, None], x, np.float32(0))
+        step = np.maximum(np.maximum(x.max(axis=1), -x.min(axis=1)), 1e-12) / np.float32(127)
+        whole = np.rint(x / step[:, None])
+        error = _lengths(np, x - whole * step[:, None]) + SLACK
         error[~good] = -1e9
-        return codes, step.astype(np.float32), error.astype(np.float32)
+        return whole, step, error
 
     def search(self, blocks: Sequence[Block], query: array[float], k: int, floor: float) -> Found:
         np = self._np
@@ -97,3 +108,7 @@ class Int8:
                 np.dot(here, query, out=part[start : start + len(some)])
             part *= step
             part += error
+
+
+def _lengths(np: Any, x: Any) -> Any:
+    return np.sqrt(np.einsum("ij,ij->i", x, x))

@@ -87,7 +87,10 @@ class Service:
         return {"ok": True, "dims": self._model.dims, "bad": bad}, vectors
 
     def _near(self, header: wire.Header) -> Reply:
-        """Name the rows that may be among the nearest; the codes follow the table meanwhile."""
+        """Name the rows that may be among the nearest; the codes follow the table meanwhile.
+
+        Without a query they only begin to.
+        """
         names = ("path", "space", "dims", "limit", "numpy", "exact")
         key = tuple(header[name] for name in names)
         index = self._indexes.pop(key, None) or Index(*key)
@@ -99,6 +102,8 @@ class Service:
         ready = index.follow()
         rows, size = index.size()
         reply: dict[str, Any] = {"ok": True, "rows": rows, "bytes": size, "ready": ready}
+        if "query" not in header:
+            return reply | {"covered": 0}, b""
         query = array("d", base64.b64decode(header["query"]))
         try:
             answer = index.search(query, int(header["k"]), float(header["floor"]))

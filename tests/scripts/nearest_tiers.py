@@ -44,6 +44,7 @@ class Named:
     """Candidates out of codes in this process."""
 
     quick = True
+    coming = False
 
     def __init__(self, codes: index.Index, refresh: bool) -> None:
         self.codes = codes
