@@ -178,7 +178,7 @@ class _Search:
 
     def _by_candidates(self, size: int, ask: Ask) -> list[Row] | None:
         """Return the best rows through candidates, None where a scan is the better way."""
-        wanted = self.k + self.k // 4 + 8
+        wanted = self.k + self.k // 8 + 8
         while 2 * wanted < size:
             found = ask(wanted, size)
             if found is None:
