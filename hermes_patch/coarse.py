@@ -16,9 +16,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from . import nearest
 from .child import client, engine
 from .errors import BadResponse
-from .nearest import SCANNED, Candidates, tier
+from .nearest import Candidates
 
 ASK_SECONDS = 1.0
 """Most that a search waits for candidates before it does without."""
@@ -73,7 +74,7 @@ class Coarse:
         if self.state.get("ready") or not self.quick:
             return
         (rows,) = conn.execute("SELECT max(id) FROM message_embeddings").fetchone()
-        if (rows or 0) * dims <= SCANNED[tier(conn)]:
+        if (rows or 0) * dims <= nearest.SCANNED[nearest.tier(conn)]:
             return
         try:
             self._begin(self._engine.running(), {"space": space_id, "dims": dims})

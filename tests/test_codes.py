@@ -367,3 +367,56 @@ def test_codes_no_quicker_than_sqlite_vec_are_made_for_very_large_stores_only(
     assert search._helps(largest) == (way == nearest.PURE_PYTHON)
     assert search._helps(largest + 1)
     made.close()
+
+
+def test_codes_are_begun_before_there_is_a_query(
+    database: PlainDatabase, source: Coarse, failures: list[Exception]
+) -> None:
+    fill(database, 600)
+    with database.reader() as conn:
+        source.begin(conn, 1, DIMS)
+        source.begin(conn, 1, DIMS)
+    assert source._begun is not None and source._begun.done.wait(60)
+    end = time.monotonic() + 60
+    while source.ask(1, unit("q", DIMS), 5, 0.0, None) is None and source.coming:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert source.state["rows"] == 600 and failures == []
+
+
+def test_a_first_search_that_has_no_time_to_compare_all_waits_for_the_codes(
+    database: PlainDatabase, source: Coarse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nearest, "PER_SECOND", 1)
+    fill(database, 600)
+    expected = search(database, None, "query")
+    with database.reader() as conn:
+        table = Table(conn, 1, DIMS, unit("query", DIMS), Filters(), layout.read(conn))
+        table.way, table.deadline = nearest.PURE_PYTHON, time.monotonic() + 60
+        found = nearest._Search(table, 5, 0.0, source).run()
+    assert [row.msg_id for row in found] == expected
+    assert source.state["kind"] == "int8"
+
+
+def test_nobody_waits_for_codes_that_will_not_come(
+    database: PlainDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nearest, "PER_SECOND", 1)
+    fill(database, 600)
+    told: list[Exception] = []
+    broken = Coarse(
+        database.path,
+        None,
+        megabytes=64,
+        use_numpy=True,
+        exact=False,
+        note=told.append,
+        python="/nowhere/python",
+    )
+    with database.reader() as conn:
+        broken.begin(conn, 1, DIMS)
+        table = Table(conn, 1, DIMS, unit("query", DIMS), Filters(), layout.read(conn))
+        table.way, table.deadline = nearest.PURE_PYTHON, time.monotonic() + 3600
+        assert len(nearest._Search(table, 5, 0.0, broken).run()) == 5
+    assert told
+    broken.close()
