@@ -194,7 +194,7 @@ def provide(target: Target, python: str | os.PathLike[str] = sys.executable) -> 
     Raises:
         subprocess.CalledProcessError: the packages could not be installed.
     """
-    version = _version_of(python)
+    version = version_of(python)
     recipe = "\n".join([*target.requirements, os.path.realpath(python), _renaming()])
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
     folder = cache_folder() / f"{target.name}-py{version}-{digest}"
@@ -213,7 +213,8 @@ def _renaming() -> str:
     return f"{_OTHER_NAME.pattern} {sorted(_RENAMED_SUFFIXES)}"
 
 
-def _version_of(python: str | os.PathLike[str]) -> str:
+def version_of(python: str | os.PathLike[str]) -> str:
+    """Return the version of an interpreter, such as 3.11.7."""
     code = "import sys; print('.'.join(map(str, sys.version_info[:3])))"
     done = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True)
     return done.stdout.strip()

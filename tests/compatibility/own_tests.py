@@ -18,7 +18,7 @@ import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -162,6 +162,12 @@ def compare(git_dir: Path, name: str, commit: str, python: Path) -> dict[str, An
     }
 
 
+def all_trees(git_dir: Path, trees: Mapping[str, str] = TREES) -> list[dict[str, Any]]:
+    """Return what :func:`compare` does of every tree."""
+    python = environment()
+    return [compare(git_dir, name, commit, python) for name, commit in trees.items()]
+
+
 def main() -> int:
     top = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     top.add_argument("git_dir", type=Path)
@@ -169,8 +175,7 @@ def main() -> int:
     top.add_argument("--json", type=Path, metavar="FILE", help="write the result there as well")
     args = top.parse_args()
     trees = dict(one.split("=", 1) for one in args.tree) if args.tree else TREES
-    python = environment()
-    result = [compare(args.git_dir, name, commit, python) for name, commit in trees.items()]
+    result = all_trees(args.git_dir, trees)
     print(json.dumps(result, indent=2))
     if args.json:
         args.json.write_text(json.dumps(result, indent=2), encoding="utf-8")
