@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from . import embedders, forks, layout, nearest, spaces, store, vectors
+from . import embedders, forks, layout, nearest, spaces, store, upstream, vectors
 from .coarse import Coarse
 from .config import Settings
 from .connecting import connect_readonly, identity
@@ -178,7 +178,7 @@ class Engine:
         token = own_work.set(True)
         try:
             with forks.work():
-                return handle._execute_write(change)  # type: ignore[no-any-return]
+                return upstream.write(handle, change)
         except AttributeError:
             if is_writable(handle):
                 raise

@@ -26,6 +26,7 @@ _OPERATORS = frozenset({"AND", "OR", "NOT", "NEAR"})
 _PIECE = re.compile(rf"[{CJK}]+|(?:[^\W_{CJK}])+")
 _CJK_STOPS = re.compile("|".join(map(re.escape, CHINESE_WORDS)))
 _PARTICLE = re.compile(f"[{''.join(sorted(CHINESE_PARTICLES))}]")
+_INNER_SYMBOL = re.compile(r"(?<=\w)[%=@\\/&|~^$#+]+(?=\w)")
 _TRIM = ".,;:!?。，；：！？、…'’‘“”「」『』《》()（）[]【】<>"
 _KEYWORD_TOKENS = tuple(
     re.compile(pattern, re.ASCII)
@@ -53,7 +54,8 @@ class Query:
     ``words``: content words for the relaxed leg. ``runs``: CJK runs of at least two
     characters without stop words. ``excluded``: terms after NOT.
     ``is_exact``: every term is quoted. ``keyword_only``: nothing but error codes, paths,
-    URLs, hashes and numbers. ``is_prefix_search``: some word ends in ``*``.
+    URLs, hashes and numbers. ``is_prefix_search``: some word ends in ``*``. ``is_literal``:
+    one word with a symbol inside, which means itself where it is found.
     """
 
     terms: tuple[str, ...] = field(default=(), repr=False)
@@ -64,6 +66,7 @@ class Query:
     has_operators: bool = False
     keyword_only: bool = False
     is_prefix_search: bool = False
+    is_literal: bool = False
 
     @property
     def is_host_alone(self) -> bool:
@@ -151,6 +154,7 @@ def parse(query: str) -> Query:
         has_operators=any(t.operator and t.text != "AND" for t in tokens),
         keyword_only=bool(bare) and len(bare) == len(asked) and all(map(_is_keyword, bare)),
         is_prefix_search=any(t.text.endswith("*") and not t.quoted for t in asked),
+        is_literal=len(bare) == len(asked) == 1 and bool(_INNER_SYMBOL.search(bare[0])),
     )
 
 

@@ -12,7 +12,7 @@ import json
 import math
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,20 +88,42 @@ class Call:
         )
 
     def widened(self, rows: Rows) -> Rows:
-        """Return the host's rows with all keys and without an offset; *rows* if they are that."""
-        if not self.arguments.get("offset") and self.arguments.get("fields") is None:
+        """Return the host's rows from offset 0, with what the fusion reads of them.
+
+        *rows* are what it gave; they are asked for again only where they are not that already.
+        """
+        fields, offset = self.arguments.get("fields"), int(self.arguments.get("offset") or 0)
+        if offset or fields is None:
+            return self._again(KEYS, offset) if offset else rows
+        read = {"id", "session_id", *(["timestamp"] if self.request().order else [])}
+        if read <= set(fields):
             return rows
+        # The host runs a query for each context, so that is not asked for a second time.
+        found = self._again({*fields, *read} - {"context"}, 0)
+        return _joined(rows, found) or self._again({*fields, *read}, 0)
+
+    def _again(self, fields: Collection[str], offset: int) -> Rows:
+        """Ask the host once more: from 0 on, with *fields* where it lets one choose."""
         changed = dict(self.arguments)
         if int(changed["limit"]) >= 0:  # a negative one is none
-            changed["limit"] = int(changed["limit"]) + int(changed["offset"])
+            changed["limit"] = int(changed["limit"]) + offset
         changed["offset"] = 0
         if "fields" in changed:
-            changed["fields"] = None
+            changed["fields"] = [key for key in KEYS if key in fields]
         token = own_work.set(True)
         try:
             return self.original(self.handle, **changed)
         finally:
             own_work.reset(token)
+
+
+def _joined(rows: Rows, found: Rows) -> Rows | None:
+    """Return *rows* with what *found* has besides; None if they are not the same messages."""
+    pairs = list(zip(rows, found, strict=False))
+    same = len(rows) == len(found) and all(
+        row[key] == other[key] for row, other in pairs for key in row if key in other
+    )
+    return [{**other, **row} for row, other in pairs] if same else None
 
 
 def widen(engine: Engine, call: Call, rows: Rows) -> Rows:

@@ -161,7 +161,7 @@ class _Search:
         hits = self._vector(vector) if vector is not None else []
         gate = self._gate()
         found = None
-        if wants_relaxed:
+        if wants_relaxed and self._may_relax():
             found = self._guarded("relaxed", lambda: self._relaxed(gate), None, self.deadline)
         scorer, loose = found or (relaxed.unweighted(self.parsed), [])
         ids = [row["id"] for row in self.host_rows]
@@ -175,6 +175,11 @@ class _Search:
             by_id.pop(msg_id, None)
         floor = self._floor(vector) if vector is not None else 0.0
         return Evidence(split, by_id, {hit.message.id: hit for hit in hits}, floor, scorer)
+
+    def _may_relax(self) -> bool:
+        """False without a full-text index, and where the host found what is meant literally."""
+        indexed = self.shape.word_table or self.shape.trigram_table
+        return bool(indexed) and not (self.parsed.is_literal and self.host_rows)
 
     def _floor(self, wanted: VectorQuery) -> float:
         return wanted.floor + (legs.SORTED_FLOOR if self.request.order else 0.0)
@@ -243,7 +248,12 @@ class _Search:
         sessions.update((i, m.session_id) for i, m in messages.items())
         found.loose = {i: hit for i, hit in found.loose.items() if i in sessions}
         order = self._order(found, rows.roots(self.reader, sessions), weights, rrf_k)
-        order = [i for i in order if i in sessions]
+        settled = {sessions[i] for i in found.split.exact}
+        order = [
+            i
+            for i in order
+            if i in sessions and (i in known or i in found.near or sessions[i] not in settled)
+        ]
         if self.request.order:
             times = {i: m.timestamp for i, m in messages.items()}
             times.update((i, row["timestamp"]) for i, row in known.items())

@@ -54,4 +54,4 @@ def test_the_document_names_what_failed_and_what_was_not_run() -> None:
     assert "| 0.9.0 | search | tool: is not there |" in text
     assert "| 0.13.0 on Python 3.12.1 | search, tool | nothing |" in text
     assert text.index("| 0.9.0 |") < text.index("| 0.13.0 |")
-    assert "| 0.10.0 (`abc`) | 2 passed | 1 passed, 1 failure | `tests.a::b` |" in text
+    assert "| 0.10.0 (`abc`) | 2 passed | 1 passed, 1 failure | `b` |" in text

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,3 +93,55 @@ def test_secrets_in_a_query_are_hidden_before_it_becomes_plain_words(
 
 class Handle:
     """Stands for a SessionDB, of which only its identity matters here."""
+
+
+ROW = dict.fromkeys(recall.KEYS, "x") | {"id": 5, "session_id": "s", "snippet": "a"}
+
+
+def searching(calls: list[Any], snippets: Sequence[str] = ("a", "a", "a")) -> Callable[..., Any]:
+    def search_messages(
+        self: Any,
+        query: str,
+        limit: int = 20,
+        offset: int = 0,
+        sort: Any = None,
+        fields: Any = None,
+    ) -> list[dict[str, Any]]:
+        row = {**ROW, "snippet": snippets[len(calls)]}
+        calls.append((limit, offset, fields))
+        return [{key: row[key] for key in recall.KEYS if fields is None or key in fields}]
+
+    return search_messages
+
+
+def widened(calls: list[Any], **asked: Any) -> Any:
+    search_messages = searching(calls, asked.pop("snippets", ("a", "a", "a")))
+    rows = search_messages(None, "docker", **asked)
+    return recall.Call.bind(search_messages, None, ("docker",), asked).widened(rows)
+
+
+@pytest.mark.parametrize("fields", [None, ("id", "session_id", "snippet")])
+def test_rows_with_all_that_is_read_are_not_asked_for_again(fields: Any) -> None:
+    calls: list[Any] = []
+    assert widened(calls, fields=fields)[0]["id"] == 5
+    assert len(calls) == 1
+
+
+def test_what_is_read_is_asked_for_without_running_the_contexts_again() -> None:
+    calls: list[Any] = []
+    [row] = widened(calls, fields=("session_id", "context"), sort="newest")
+    assert calls[1] == (20, 0, ["id", "session_id", "timestamp"])
+    assert row == {key: ROW[key] for key in ("id", "session_id", "timestamp", "context")}
+
+
+def test_an_answer_that_changed_meanwhile_is_asked_for_once_more() -> None:
+    calls: list[Any] = []
+    [row] = widened(calls, fields=("snippet", "context"), snippets=("a", "b", "b"))
+    assert (row["snippet"], row["context"]) == ("b", "x")
+    assert len(calls) == 3 and "context" in calls[2][2]
+
+
+def test_rows_of_a_later_page_are_asked_for_from_the_first() -> None:
+    calls: list[Any] = []
+    widened(calls, offset=10, limit=5)
+    assert calls[1] == (15, 0, list(recall.KEYS))

@@ -181,6 +181,37 @@ def test_relaxed_hits_rank_behind_the_exact_ones(db: HostDatabase) -> None:
     assert order.index(loose) > max(order.index(i) for i in [*near, *exact])
 
 
+def test_a_conversation_the_host_found_lists_no_relaxed_message_more(db: HostDatabase) -> None:
+    exact = db.say("a", "docker networking")
+    db.say("a", "docker network bridge")
+    meant = db.say("a", "containers", vector=EAST)
+    other = db.say("b", "docker network bridge")
+    noise(db)
+    outcome = fuse(db, "docker networking", host_rows(db, exact), EAST)
+    assert sorted(ids(outcome)) == [exact, meant, other]
+
+
+@pytest.mark.parametrize("asked", ["100%完成", "key=value", "src/api"])
+def test_a_word_with_a_symbol_inside_means_itself_where_it_is_found(
+    db: HostDatabase, asked: str
+) -> None:
+    literal = db.say("a", f"达成 {asked} 目标")
+    spread = db.say("b", "达成 100 完成率 key value src api 目标")
+    noise(db)
+    assert ids(fuse(db, asked, host_rows(db, literal))) == [literal]
+    assert spread in ids(fuse(db, asked))
+    assert spread in ids(fuse(db, f"{asked} 目标", host_rows(db, literal)))
+
+
+def test_where_the_host_has_no_full_text_index_only_meaning_is_searched(tmp_path: Path) -> None:
+    db = HostDatabase(tmp_path / "state.db", "bare")
+    db.say("a", "docker networking")
+    near = db.say("b", "containers", vector=EAST)
+    outcome = fuse(db, "docker networking", vector=EAST)
+    assert ids(outcome) == [near] and outcome.legs["relaxed"] == search.OFF
+    db.conn.close()
+
+
 def test_host_rows_below_the_gate_come_after_what_the_vectors_found(db: HostDatabase) -> None:
     useless = db.say("a", "the weather report of Monday")
     noise(db)

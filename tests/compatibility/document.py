@@ -30,6 +30,10 @@ embedding server is fine, refuses, hangs and answers garbage. What differs is na
 
 """
 
+_EXPLAINED = {
+    "without_fts5": "a Hermes without FTS5 finds nothing; while the server is fine, meaning does",
+}
+
 
 def page(cells: Results, own: Results) -> str:
     """Return the document."""
@@ -92,9 +96,15 @@ def _own_tests(own: Results) -> str:
     for one in own:
         cells = [_counts(one["counts"][mode]) for mode in modes]
         differs = sorted({test for tests in one["differs"].values() for test in tests})
-        named = ", ".join(f"`{test}`" for test in differs) or "none"
+        named = "; ".join(map(_named, differs)) or "none"
         lines.append(f"| {one['tree']} (`{one['commit']}`) | {' | '.join(cells)} | {named} |")
     return "\n".join(lines) + "\n"
+
+
+def _named(test: str) -> str:
+    short = test.rpartition("::")[2]
+    reasons = [why for part, why in _EXPLAINED.items() if part in short]
+    return f"`{short}`" + (f" ({reasons[0]})" if reasons else "")
 
 
 def _counts(counts: Mapping[str, int]) -> str:
