@@ -48,7 +48,7 @@ def status() -> dict[str, Any]:
         return {"active": False, "capabilities": [], "refusals": {}, "failures": []}
     return {
         "active": _host.patches.active,
-        "capabilities": list(_host.patches.capabilities()),
+        "capabilities": [*_host.patches.capabilities(), *_host.dashboard.capabilities()],
         "refusals": {r.capability: r.reason for r in _host.refusals},
         "takeover": _host.takeover,
         "failures": [vars(failure) for failure in _host.guard.failures()],

@@ -196,7 +196,7 @@ class Engine:
         raise self._replaced() if others else HostError("no SessionDB is open for writing")
 
     def query_vector(
-        self, text: str, seconds: float, *, cached_or_local: bool = False
+        self, text: str, seconds: float, *, cached_only: bool = False
     ) -> QueryVector:
         """Return the vector of a query within *seconds*, or the reason why there is none."""
         with self.reader() as conn:
@@ -209,7 +209,7 @@ class Engine:
         vector = self.cache.get(key)
         if vector is not None:
             return QueryVector(vector, space, "")
-        if cached_or_local and not self.embedder.is_local:
+        if cached_only:
             return QueryVector(None, space, "not asked for while typing")
         if self.guard.is_open("query"):
             return QueryVector(None, space, "the embedder failed a moment ago")

@@ -19,14 +19,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from . import config, forks, methods, recall, redaction, stash, store, upstream
+from . import config, forks, keystrokes, methods, recall, redaction, stash, store, upstream
 from .connecting import connect_readonly, identity
+from .dashboard import Dashboard
 from .engine import Engine, own_work
 from .guard import Guard, run_within
 from .patching import Entry, Patch, PatchSet, Refusal
 from .worker import Registry, Worker
 
 T = TypeVar("T")
+Weak = weakref.WeakKeyDictionary
 
 REPLACING = ("replace_messages", "clear_messages")
 CARRY_CHUNKS = 4000
@@ -48,22 +50,19 @@ class Host:
         """``vendor`` is the folder of bundled wheels, by default the one beside this package."""
         self.patches = PatchSet()
         self.guard = Guard()
+        self.dashboard = Dashboard(self.guard)
         self.refusals: list[Refusal] = []
         self.takeover = False
         self._started = time.time()
         self._folder = Path(__file__).resolve().parent.parent
         self._vendor = vendor or _existing(self._folder / "vendor")
         self._engines: dict[tuple[str, str], Engine] = {}
-        self._by_handle: weakref.WeakKeyDictionary[Any, dict[Path, Engine]] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._wakes: weakref.WeakKeyDictionary[Any, Callable[[], None]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._by_handle: Weak[Any, dict[Path, Engine]] = Weak()
+        self._wakes: Weak[Any, Callable[[], None]] = Weak()
         self._lock = threading.RLock()
         self._record = self._folder / "applied.json"
         self._had_record = self._record.exists()
-        self._opened: weakref.WeakKeyDictionary[Any, object] = weakref.WeakKeyDictionary()
+        self._opened: Weak[Any, object] = Weak()
         self.workers = Registry(
             lambda engine: Worker(
                 engine, self._applied_at(), guards=[self.guard], allowed=self._is_applied
@@ -77,8 +76,7 @@ class Host:
         """Patch SessionDB and the tool; idempotent. Raises HostError, ConfigError."""
         if self.patches.active or not config.load_inside_hermes().enabled:
             return self.refusals
-        session_db = importlib.import_module("hermes_state").SessionDB
-        patches = self._session_db_patches(session_db)
+        patches = self._session_db_patches(importlib.import_module("hermes_state").SessionDB)
         try:
             tool = importlib.import_module("tools.session_search_tool")
         except ImportError as error:
@@ -91,7 +89,7 @@ class Host:
 
     def uninstall(self) -> list[str]:
         """Take all patches back and stop the workers; returns what lies under foreign patches."""
-        buried = self.patches.revert()
+        buried = self.dashboard.revert() + self.patches.revert()
         self._let_go()
         return buried
 
@@ -142,6 +140,7 @@ class Host:
         """In a forked child: the parent's threads, pipes and connections are not ours."""
         self._lock = threading.RLock()
         self.guard = Guard()
+        self.dashboard.after_fork(self.guard)
         self.patches.after_fork()
         self._engines.clear()
         self._by_handle.clear()
@@ -185,10 +184,14 @@ class Host:
             rows = original(handle, *args, **kwargs)
             if not self.patches.active or own_work.get() or not isinstance(rows, list):
                 return rows
+            call = functools.partial(recall.Call.bind, original, handle, args, kwargs)
+            key = keystrokes.current.get()
+            if key is not None:
+                prepared = functools.partial(self._prepared, handle)
+                return self.guard.run("search", lambda: key.meet(call(), rows, prepared), rows)
             engine = self._prepared(handle)
             if engine is None:
                 return rows
-            call = functools.partial(recall.Call.bind, original, handle, args, kwargs)
             found = engine.guard.run("search", lambda: recall.widen(engine, call(), rows), rows)
             if engine.stale:
                 self.guard.run("wake", self._wakes.get(handle) or _nothing, None)
@@ -227,6 +230,7 @@ class Host:
     def _note_file(self, handle: Any) -> None:
         """Remember which file a SessionDB has open: its path may lead elsewhere later."""
         self._opened[handle] = identity(Path(handle.db_path))
+        self.dashboard.find()
 
     def _waking(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

@@ -6,14 +6,16 @@ answer.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import contextvars
 import inspect
 import json
 import math
 import sqlite3
 import time
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from . import layout, query, redaction, search, store
@@ -28,9 +30,6 @@ LEGS_SECONDS = 3.0
 """Budget of our legs and the fusion, on top of that of the query's vector."""
 OPENING_MESSAGES = 400
 """In how many embedded messages the ``opening`` of the profiles was measured."""
-TYPING_SECONDS = 0.15
-"""Budget of a query's vector while somebody types into the dashboard's search box."""
-
 Rows = list[dict[str, Any]]
 
 
@@ -50,11 +49,15 @@ tool_call: contextvars.ContextVar[Trace | None] = contextvars.ContextVar(
 
 @dataclass(frozen=True)
 class Call:
-    """One call of ``search_messages``: the host's method, its handle and its arguments."""
+    """One call of ``search_messages``: the host's method, its handle and its arguments.
+
+    ``reopen`` where the handle may be closed before all is asked of it.
+    """
 
     original: Callable[..., Rows]
     handle: Any
     arguments: dict[str, Any] = field(repr=False)
+    reopen: bool = False
 
     @classmethod
     def bind(
@@ -112,9 +115,18 @@ class Call:
             changed["fields"] = [key for key in KEYS if key in fields]
         token = own_work.set(True)
         try:
-            return self.original(self.handle, **changed)
+            with self._live() as handle:
+                return self.original(handle, **changed)
         finally:
             own_work.reset(token)
+
+    @contextlib.contextmanager
+    def _live(self) -> Iterator[Any]:
+        if not self.reopen:
+            yield self.handle
+            return
+        with contextlib.closing(type(self.handle)(self.handle.db_path, read_only=True)) as handle:
+            yield handle
 
 
 def _joined(rows: Rows, found: Rows) -> Rows | None:
@@ -139,9 +151,15 @@ def widen(engine: Engine, call: Call, rows: Rows) -> Rows:
         return rows
     trace = tool_call.get()
     typing = parsed.is_prefix_search and trace is None
-    seconds = TYPING_SECONDS if typing else settings.query_budget
+    if typing and asyncio._get_running_loop() is not None:
+        return rows  # a search box whose event loop would wait for us
+    seconds = 0.0 if typing else settings.query_budget
+
+    def ask(plain: str) -> QueryVector:
+        return engine.query_vector(plain, seconds, cached_only=typing)
+
     outcome, semantic = run_within(
-        seconds + LEGS_SECONDS, lambda: _fuse(engine, call, rows, typing, seconds), "search"
+        seconds + LEGS_SECONDS, lambda: _fuse(engine, call, rows, ask, not typing), "search"
     )
     _check(outcome, semantic, _keys(rows, call))
     if trace is not None:
@@ -150,6 +168,19 @@ def widen(engine: Engine, call: Call, rows: Rows) -> Rows:
                 trace.sessions.setdefault(row["session_id"], outcome.found[row["id"]])
         trace.found.update(outcome.found)
         trace.semantic = semantic
+    return outcome.rows
+
+
+def typed(engine: Engine, call: Call, rows: Rows, ask: Callable[[str], QueryVector]) -> Rows:
+    """Return the fused rows for a query that was typed into a search box.
+
+    There is no relaxed leg, and *ask* gives the query's vector. The host may have closed its
+    handle by now.
+    """
+    if not _wanted(engine.settings):
+        return rows
+    outcome, semantic = _fuse(engine, replace(call, reopen=True), rows, ask, relaxed=False)
+    _check(outcome, semantic, _keys(rows, call))
     return outcome.rows
 
 
@@ -179,7 +210,7 @@ def _check(outcome: search.Outcome, semantic: Any, keys: list[str]) -> None:
 
 
 def _fuse(
-    engine: Engine, call: Call, rows: Rows, typing: bool, seconds: float
+    engine: Engine, call: Call, rows: Rows, ask: Callable[[str], QueryVector], relaxed: bool
 ) -> tuple[search.Outcome, dict[str, Any]]:
     engine.check_same_file(call.handle)
     request = call.request()
@@ -191,7 +222,7 @@ def _fuse(
     if host_alone or not plain or not vector_weight:
         answer = QueryVector(None, None, "")
     else:
-        answer = engine.query_vector(plain, seconds, cached_or_local=typing)
+        answer = ask(plain)
     host_rows = call.widened(rows)
     with engine.reader() as conn:
         outcome = search.fuse(
@@ -199,7 +230,7 @@ def _fuse(
             host_rows,
             request,
             _vector_query(engine, conn, answer),
-            relaxed=not typing and relaxed_weight > 0,
+            relaxed=relaxed and relaxed_weight > 0,
             weights=engine.settings.weights,
             rrf_k=engine.settings.rrf_k,
             deadline=time.monotonic() + LEGS_SECONDS - search.GRACE,

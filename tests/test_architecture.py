@@ -23,7 +23,8 @@ LAYERS = [
     {"search"},
     {"engine"},
     {"recall", "sweeper", "methods", "deploy"},
-    {"worker"},
+    {"worker", "keystrokes"},
+    {"dashboard"},
     {"host", "overview", "backfill"},
     {"inside", "doctor", "demo", "demo_steps", "evaluation", "bench"},
     {"cli", "plugin", "__init__"},
@@ -31,7 +32,7 @@ LAYERS = [
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 KNOWS_HERMES = {"host", "upstream", "config", "inside", "demo", "demo_steps", "deploy"}
-KNOWS_HERMES |= {"evaluation"}
+KNOWS_HERMES |= {"evaluation", "dashboard"}
 READS_ENVIRONMENT = {"config", "inside", "embedders", "deploy", "demo", "cli", "evaluation"}
 READS_ENVIRONMENT |= {"bench"}
 
