@@ -198,7 +198,7 @@ def provide(target: Target, python: str | os.PathLike[str] = sys.executable) -> 
     recipe = "\n".join([*target.requirements, os.path.realpath(python), _renaming()])
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
     folder = cache_folder() / f"{target.name}-py{version}-{digest}"
-    with _locked(folder.with_suffix(".lock")):
+    with locked(folder.with_suffix(".lock")):
         # The mark is written last, so a folder without it is what a killed run left behind.
         mark = folder / "complete"
         if not mark.exists():
@@ -221,7 +221,7 @@ def version_of(python: str | os.PathLike[str]) -> str:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
