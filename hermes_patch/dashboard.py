@@ -19,8 +19,9 @@ from .keystrokes import Keystroke, Typing, current
 from .patching import Patch, PatchSet
 
 SEARCH = "/api/sessions/search"
-HELD = 1.0
-"""Seconds that an answer is held back at most until hits by meaning are there."""
+HELD, HELD_AT_START = 1.0, 3.0
+"""Seconds that an answer is held back at most until hits by meaning are there; the local model
+may take longer to start, which it does once in a while."""
 _LOOKS = 200
 """How often the route is looked for, while the dashboard's module is still being imported."""
 
@@ -101,10 +102,10 @@ class Dashboard:
         key.release = release
         if not self._typing.begin(key):
             return None
-        try:
-            await asyncio.wait_for(done.wait(), HELD)
-        except TimeoutError:
-            self._typing.gave_up(key)
+        if not await _within(HELD, done):
+            more = HELD_AT_START - HELD if key.is_starting else 0.0
+            if not await _within(more, done):
+                self._typing.gave_up(key)
         if key.found is None:
             return None
         answer = _Answer()
@@ -114,6 +115,12 @@ class Dashboard:
         finally:
             current.reset(token)
         return answer if answer.is_fine else None
+
+
+async def _within(seconds: float, done: asyncio.Event) -> bool:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(done.wait(), seconds)
+    return done.is_set()
 
 
 class _Answer:

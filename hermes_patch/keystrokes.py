@@ -54,8 +54,15 @@ class Keystroke:
     found: Rows | None = None
     replaced: threading.Event = field(default_factory=threading.Event)
     """Set once a newer query has arrived."""
+    is_starting: bool = False
+    """True while the local model is asked, which may have to start first."""
     release: Callable[[], None] = lambda: None
     """Ends the waiting for this query; may be called from any thread, and twice."""
+
+    @property
+    def text(self) -> str:
+        """What was typed, as the host was asked."""
+        return str(self.search.call.arguments.get("query")) if self.search is not None else ""
 
     def meet(self, call: Call, rows: Rows, engine: Callable[[], Engine | None]) -> Rows:
         """Take note of the host's *rows*; return what was found for them meanwhile, if it was."""
@@ -97,7 +104,9 @@ class Typing:
             in_burst, self._arrived = now - self._arrived < BURST, now
             begun = self._threads < MOST_THREADS and not self._guard.is_open("dashboard")
             self._threads += begun
-        if last is not None:
+        if last is not None and last.text == key.text:
+            key.replaced = last.replaced  # asked again, not replaced
+        elif last is not None:
             last.replaced.set()
             last.release()
         if begun:
@@ -138,6 +147,7 @@ class Typing:
             return known
         in_child = engine.settings.provider == "local"
         server = self._server(engine)
+        key.is_starting = in_child
         if not in_child:
             if in_burst or server.quiet_until > time.monotonic():
                 key.release()

@@ -24,6 +24,10 @@ from .errors import ConfigError
 from .text import counted
 
 _TIERS = {nearest.PURE_PYTHON: "pure Python (Hermes's Python does not load sqlite-vec)"}
+_WITHOUT = {
+    "dashboard": "this Hermes's dashboard loads no plugins: its search finds by keyword alone, "
+    "without the patch",
+}
 _COUNTED_EXACTLY = 200_000
 """Up to so many messages without a vector are looked at one by one."""
 PLUGIN = Path("plugins") / "hermes_patch"
@@ -91,7 +95,8 @@ def _plugin(home: Path) -> dict[str, Any]:
     folder = home / PLUGIN
     try:
         record = json.loads((folder / "applied.json").read_text(encoding="utf-8"))
-        python = record.get("hermes", {}).get("python")
+        python, source = (record.get("hermes", {}).get(key) for key in ("python", "source"))
+        without = hermes.without_plugins(Path(source) if source else None)
     except (OSError, ValueError, AttributeError):
         return {"applied": False, "folder": str(folder)}
     return {
@@ -100,6 +105,7 @@ def _plugin(home: Path) -> dict[str, Any]:
         "version": record.get("version"),
         "applied_at": record.get("applied_at"),
         "python": python,
+        "without_plugins": without,
     }
 
 
@@ -217,6 +223,7 @@ def lines(data: dict[str, Any]) -> list[str]:
     result = [f"home      {data['home']}"]
     if plugin["applied"]:
         result.append(f"plugin    applied, version {plugin['version']}")
+        result += [f"note      {_WITHOUT[process]}" for process in plugin["without_plugins"]]
     else:
         result.append("plugin    not applied; run hermes-patch apply")
     result += _config_lines(settings)

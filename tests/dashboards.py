@@ -73,6 +73,7 @@ class Dashboard:
         if not (assets / "index.html").exists():  # a wheel without them
             assets = home.parent / "assets"
             assets.mkdir(exist_ok=True)
+            (assets / "assets").mkdir(exist_ok=True)
             (assets / "index.html").write_text("<html></html>")
         self.environment = hermes.environment(
             home,

@@ -42,6 +42,7 @@ _PROBE_SECONDS = 30
 APPLIED = Path("plugins") / "hermes_patch" / "applied.json"
 _EXEC = re.compile(r"""exec'?\s+(?:"([^"`]+)"|'([^']+)'|([/$~][^\s"'`]+))""")
 _SCHEMA = re.compile(r"^SCHEMA_VERSION\b[^=\n]*=\s*(\d+)", re.MULTILINE)
+_FUNCTION = re.compile(r"^(?=def |async def |class )", re.MULTILINE)
 _METHODS = re.compile(r"^\s+def (?:store_embedding|search_by_vector)\b", re.MULTILINE)
 
 
@@ -259,3 +260,14 @@ def has_allow_list(source_dir: Path | None) -> bool:
     """False for a Hermes that loads every folder in plugins/ without being asked."""
     text = _sources(source_dir, "hermes_cli/plugins*.py")
     return not text or "plugins.enabled" in text or "_get_enabled_plugins" in text
+
+
+def without_plugins(source_dir: Path | None) -> list[str]:
+    """Return the processes of this Hermes that run without plugins, and so without us."""
+    text = _sources(source_dir, "hermes_cli/main*.py")
+    found = []
+    if text and _sources(source_dir, "hermes_cli/web_server.py"):
+        functions = [part for part in _FUNCTION.split(text) if not part.startswith("def main(")]
+        loads = ("discover_plugins(" in part and "dashboard" in part for part in functions)
+        found += [] if any(loads) else ["dashboard"]
+    return found
