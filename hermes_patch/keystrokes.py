@@ -123,6 +123,8 @@ class Typing:
         try:
             found = self._guard.run("dashboard", lambda: self._found(key, in_burst), None)
             key.found = found if found != (key.search and key.search.rows) else None
+        except BaseException as error:  # SystemExit and the like, which end no thread but ours
+            self._guard.note("dashboard", error)
         finally:
             key.release()
             with self._lock:
