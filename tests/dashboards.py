@@ -12,7 +12,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -51,14 +50,8 @@ main()
 
 
 def web_packages() -> Path:
-    """Return a folder with the web framework, from the cache if it is there."""
-    folder = targets.cache_folder() / f"web-{'-'.join(WEB[0].split('=='))}"
-    with targets.locked(folder.with_suffix(".lock")):
-        if not (folder / "complete").exists():
-            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-            subprocess.run([*pip, "--target", str(folder), *WEB], check=True, cwd="/")
-            (folder / "complete").touch()
-    return folder
+    """Return a folder with the web framework."""
+    return targets.overlay("web", WEB)
 
 
 class Dashboard:

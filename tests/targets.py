@@ -198,7 +198,7 @@ def provide(target: Target, python: str | os.PathLike[str] = sys.executable) -> 
     recipe = "\n".join([*target.requirements, os.path.realpath(python), _renaming()])
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
     folder = cache_folder() / f"{target.name}-py{version}-{digest}"
-    with locked(folder.with_suffix(".lock")):
+    with _locked(folder.with_suffix(".lock")):
         # The mark is written last, so a folder without it is what a killed run left behind.
         mark = folder / "complete"
         if not mark.exists():
@@ -207,6 +207,19 @@ def provide(target: Target, python: str | os.PathLike[str] = sys.executable) -> 
             mark.touch()
     interpreter = folder / "bin" / "python"
     return Installed(target, interpreter, _site(folder))
+
+
+def overlay(name: str, requirements: tuple[str, ...]) -> Path:
+    """Return a folder with packages that some tests put onto the path beside a target's own."""
+    digest = hashlib.sha256("\n".join(requirements).encode()).hexdigest()[:12]
+    folder = cache_folder() / f"{name}-{digest}"
+    with _locked(folder.with_suffix(".lock")):
+        if not (folder / "complete").exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+            _quietly(*pip, "--disable-pip-version-check", "--target", str(folder), *requirements)
+            (folder / "complete").touch()
+    return folder
 
 
 def _renaming() -> str:
@@ -221,7 +234,7 @@ def version_of(python: str | os.PathLike[str]) -> str:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def _locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
