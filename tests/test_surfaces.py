@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -79,27 +80,22 @@ def loaded(hermes: Installed, home: Path, surface: str) -> dict[str, Any] | None
     return status
 
 
-@pytest.fixture(scope="module")
-def patched(hermes: Installed, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    home = tmp_path_factory.mktemp("surfaces") / "a home 家"
-    home.mkdir()
-    (home / "config.yaml").write_text(configured("http://127.0.0.1:9/v1"))
-    deploy.apply(home, hermes_python=hermes.python)
-    return home
-
-
 def is_there(hermes: Installed, surface: str) -> bool:
     """Tell whether the wheel has that process at all."""
     return surface != "mcp serve" or (hermes.site / "mcp_serve.py").is_file()
 
 
-@pytest.mark.parametrize("surface", SURFACES)
-def test_a_process_of_hermes_loads_the_plugin(
-    hermes: Installed, patched: Path, surface: str
-) -> None:
-    if not is_there(hermes, surface):
-        pytest.skip(f"this wheel has no {surface}")
-    status = loaded(hermes, patched, surface)
-    assert status is not None, (patched.parent / f"{surface}.err").read_text("utf-8")[-2000:]
-    assert {"search", "realtime"} <= set(status["capabilities"])
-    assert not status["failures"]
+@pytest.mark.parametrize("target", targets.BESIDE_019, indirect=True)
+def test_every_process_of_hermes_loads_the_plugin(hermes: Installed, tmp_path: Path) -> None:
+    home = tmp_path / "a home 家"
+    home.mkdir()
+    (home / "config.yaml").write_text(configured("http://127.0.0.1:9/v1"))
+    deploy.apply(home, hermes_python=hermes.python)
+    surfaces = [surface for surface in SURFACES if is_there(hermes, surface)]
+    assert len(surfaces) >= 3
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda surface: loaded(hermes, home, surface), surfaces))
+    for surface, status in zip(surfaces, found, strict=True):
+        assert status is not None, (tmp_path / f"{surface}.err").read_text("utf-8")[-2000:]
+        assert {"search", "realtime"} <= set(status["capabilities"]), surface
+        assert not status["failures"], surface
