@@ -72,7 +72,7 @@ def test_a_leg_that_fails_is_told_and_over_once_it_works_again(tmp_path: Path) -
     ],
 )
 def test_secrets_in_a_query_are_hidden_before_it_becomes_plain_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, secret: str
+    tmp_path: Path, typed: str, secret: str
 ) -> None:
     HostDatabase(tmp_path / "state.db").conn.close()
     remote = Settings(provider="openai", model="stub", base_url="https://example.org/v1")
@@ -83,11 +83,10 @@ def test_secrets_in_a_query_are_hidden_before_it_becomes_plain_words(
         sent.append(text)
         return QueryVector(None, None, "")
 
-    monkeypatch.setattr(engine, "query_vector", query_vector)
     handle = Handle()
     engine.attach(handle)
     call = recall.Call(lambda *_: [], handle, {"query": typed, "limit": 5, "offset": 0})
-    recall._fuse(engine, call, [], False, 1.0)
+    recall._fuse(engine, call, [], query_vector, True)
     assert len(sent) == 1 and sent[0] and secret not in sent[0]
 
 
