@@ -84,6 +84,7 @@ class Dashboard:
             if key.search is not None and answer.is_fine:
                 with contextlib.suppress(Exception):
                     answer = await self._widened(key, original, scope, receive) or answer
+                self._typing.answered()
             await answer.replay(send)
 
         return search

@@ -24,7 +24,8 @@ from .recall import Call, Rows
 REST = 0.35
 """Seconds without a newer query after which a query is worth a request to a server."""
 BURST = 0.25
-"""Queries that come sooner after one another are sent per keystroke: nobody waits for them."""
+"""A query that comes sooner after the one before, or after its answer, is one of many: it is not
+waited for. Counted from the answer as well, since waiting would else make the next one late."""
 QUIET = 30.0
 """Seconds in which a server is not asked for typed queries after it failed on one."""
 LEAST = 3
@@ -84,10 +85,11 @@ class _Server:
 class Typing:
     """The queries typed into the search boxes of one process."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, clock: Callable[[], float] = time.monotonic) -> None:
         self._guard = guard
+        self._clock = clock
         self._newest: Keystroke | None = None
-        self._arrived = 0.0
+        self._last = -BURST
         self._threads = 0
         self._overdue: set[int] = set()
         self._servers: weakref.WeakKeyDictionary[Engine, _Server] = weakref.WeakKeyDictionary()
@@ -98,10 +100,10 @@ class Typing:
 
         Returns False, and begins nothing, where too many are under way.
         """
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             last, self._newest = self._newest, key
-            in_burst, self._arrived = now - self._arrived < BURST, now
+            in_burst, self._last = now - self._last < BURST, now
             begun = self._threads < MOST_THREADS and not self._guard.is_open("dashboard")
             self._threads += begun
         if last is not None and last.text == key.text:
@@ -113,6 +115,10 @@ class Typing:
             name = "hermes-patch typing"
             threading.Thread(target=self._run, args=(key, in_burst), name=name, daemon=True).start()
         return begun and not self._overdue
+
+    def answered(self) -> None:
+        """An answer went out just now."""
+        self._last = self._clock()
 
     def gave_up(self, key: Keystroke) -> None:
         """Nobody waits for *key* any more, nor for any other until its thread is done."""

@@ -190,6 +190,28 @@ def test_a_route_that_fails_when_it_is_called_again_has_answered_already(
     assert asyncio.run(ask(route)) == b"host"
 
 
+def test_queries_soon_after_one_another_or_after_an_answer_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    bursts: list[bool] = []
+    found_by(monkeypatch, lambda _key, in_burst: bursts.append(in_burst))
+    typing = keystrokes.Typing(Guard(), clock=lambda: now[0])
+
+    def ask_at(seconds: float, answered: float) -> None:
+        now[0], done = seconds, threading.Event()
+        assert typing.begin(keystrokes.Keystroke(release=done.set))
+        assert done.wait(30)
+        now[0] = answered
+        typing.answered()
+
+    ask_at(100.0, 100.6)  # was waited for
+    ask_at(100.7, 100.8)  # of a client that sends one as soon as it has the answer to the other
+    ask_at(101.3, 101.3)
+    ask_at(101.4, 101.4)
+    assert bursts == [False, True, False, True]
+
+
 def test_short_queries_say_nothing_yet() -> None:
     said = [keystrokes.says_something(text) for text in ("", "a", "ab", "abc", "系", "系统")]
     assert said == [False, False, False, True, False, True]
