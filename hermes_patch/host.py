@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from . import config, forks, keystrokes, methods, recall, redaction, stash, store, upstream
+from .call import Call
 from .connecting import connect_readonly, identity
 from .dashboard import Dashboard
 from .engine import Engine, own_work
@@ -184,13 +185,12 @@ class Host:
             rows = original(handle, *args, **kwargs)
             if not self.patches.active or own_work.get() or not isinstance(rows, list):
                 return rows
-            call = functools.partial(recall.Call.bind, original, handle, args, kwargs)
+            call = functools.partial(Call.bind, original, handle, args, kwargs)
             key = keystrokes.current.get()
             if key is not None:
                 prepared = functools.partial(self._prepared, handle)
                 return self.guard.run("search", lambda: key.meet(call(), rows, prepared), rows)
-            engine = self._prepared(handle)
-            if engine is None:
+            if (engine := self._prepared(handle)) is None:
                 return rows
             found = engine.guard.run("search", lambda: recall.widen(engine, call(), rows), rows)
             if engine.stale:
@@ -227,8 +227,7 @@ class Host:
 
         return opening
 
-    def _note_file(self, handle: Any) -> None:
-        """Remember which file a SessionDB has open: its path may lead elsewhere later."""
+    def _note_file(self, handle: Any) -> None:  # its path may lead elsewhere later
         self._opened[handle] = identity(Path(handle.db_path))
         self.dashboard.find()
 

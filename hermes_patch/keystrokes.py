@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from . import query, recall
+from .call import Call, Rows
 from .engine import Engine, QueryVector
 from .guard import Guard
-from .recall import Call, Rows
 
 REST = 0.35
 """Seconds without a newer query after which a query is worth a request to a server."""

@@ -22,6 +22,7 @@ LAYERS = [
     {"indexer", "evidence"},
     {"search"},
     {"engine"},
+    {"call"},
     {"recall", "sweeper", "methods", "deploy"},
     {"worker", "keystrokes"},
     {"dashboard"},

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from hermes_patch import dashboard, keystrokes
+from hermes_patch.call import Call
 from hermes_patch.guard import Guard
-from hermes_patch.recall import Call
 
 ROWS = [{"id": 1, "session_id": "host"}]
 MORE = [*ROWS, {"id": 2, "session_id": "ours"}]
