@@ -154,7 +154,10 @@ print("\\n" + json.dumps("hermes_patch" in sys.modules))
 
 def loaded_in_dashboard(hermes: Installed, home: Path) -> bool:
     """Tell whether our package is loaded when the dashboard begins to serve."""
-    env = {"PYTHONPATH": str(web_packages()), "HERMES_WEB_DIST": str(home.parent)}
+    assets = home.parent / "web"
+    (assets / "assets").mkdir(parents=True)
+    (assets / "index.html").write_text("<html></html>")
+    env = {"PYTHONPATH": str(web_packages()), "HERMES_WEB_DIST": str(assets)}
     return bool(hermes.run_json(LOADED, home=home, env=env))
 
 
