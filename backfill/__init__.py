@@ -24,7 +24,7 @@ from hermes_patch.config import Settings
 from hermes_patch.connecting import connect_readonly
 from hermes_patch.embedders.base import Embedder
 from hermes_patch.engine import own_work
-from hermes_patch.errors import EmbedderUnavailable, HermesPatchError
+from hermes_patch.errors import EmbedderUnavailable, HermesPatchError, LeaseHeld
 from hermes_patch.guard import Guard, explain
 from hermes_patch.indexer import SCAN, BatchResult, Indexer
 
@@ -110,6 +110,13 @@ class Totals:
         for name in ("stored", "copied", "skipped", "failed", "texts_sent"):
             setattr(self, name, getattr(self, name) + getattr(batch, name))
 
+    def take(self, other: Totals) -> None:
+        """Count another run."""
+        for name in ("stored", "copied", "skipped", "failed", "texts_sent", "seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.stopped = self.stopped or other.stopped
+        self.reasons = self.reasons or other.reasons
+
     @property
     def dealt_with(self) -> int:
         """Messages that are no longer pending."""
@@ -127,18 +134,29 @@ class Backfill:
         *,
         since: float | None = None,
         limit: int | None = None,
+        above: int = 0,
+        edited: bool = False,
+        seconds: float | None = None,
+        patience: float = LEASE_PATIENCE,
         notify: Callable[[str], None] = lambda sentence: None,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
         """``since`` is a time in seconds since 1970, ``limit`` a number of messages.
 
-        ``notify`` is told why nothing seems to happen; ``stop`` ends a ``sleep``.
+        ``above`` is a message id (exclusive), ``edited`` takes those marked as edited only.
+        After ``seconds`` no further batch is begun; ``patience`` is how many seconds to wait
+        for somebody else who indexes. ``notify`` is told why nothing seems to happen;
+        ``stop`` ends a ``sleep``.
         """
         self._database = database
         self._embedder = embedder
         self._settings = settings
         self._since = since
         self._limit = limit
+        self._above = above
+        self._edited = edited
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self._patience = patience
         self._notify = notify
         self._guard = Guard()
         self._reporter = failures.Reporter([self._guard])
@@ -198,12 +216,20 @@ class Backfill:
         rows = store.walk_pending(conn, shape, space_id, self._settings.roles, since=self._since)
         return (row for row in rows if texts.is_embeddable(row.text))
 
+    def has_work(self) -> bool:
+        """Tell whether anything is pending, texts with nothing to embed included."""
+        with self._database.reader() as conn:
+            space, roles = self._indexer.space(conn), self._settings.roles
+            bounds: dict[str, Any] = {"above": self._above, "edited": self._edited}
+            space_id, shape = (space.id if space else None), layout.read(conn)
+            return bool(store.pending(conn, shape, space_id, roles, limit=1, **bounds))
+
     def run(self, progress: Progress = lambda done: None) -> Totals:
         """Work until nothing is pending.
 
         Raises:
             EmbedderError: no vectors could be had, after several tries where that may help.
-            HermesPatchError: another process holds the lease for too long.
+            LeaseHeld: another process indexes, and did so for longer than our patience.
         """
         started = time.monotonic()
         totals = Totals()
@@ -247,14 +273,24 @@ class Backfill:
             totals.stopped = "interrupted"
         elif self._limit is not None and totals.dealt_with >= self._limit:
             totals.stopped = "limit"
+        elif self._is_over():
+            totals.stopped = "out of time"
         return bool(totals.stopped)
+
+    def _is_over(self, wait: float = 0.0) -> bool:
+        return self._deadline is not None and time.monotonic() + wait >= self._deadline
 
     def _left(self, totals: Totals) -> int:
         return SCAN if self._limit is None else self._limit - totals.dealt_with
 
     def _batch(self, below: int | None, most: int) -> BatchResult:
         return self._indexer.index_batch(
-            below=below, since=self._since, most=most, beat=self._renew_lease
+            above=self._above,
+            below=below,
+            since=self._since,
+            edited=self._edited,
+            most=most,
+            beat=self._renew_lease,
         )
 
     def _patiently(self, tries: int, below: int | None, most: int) -> BatchResult:
@@ -267,24 +303,26 @@ class Backfill:
                     raise
                 asked = getattr(error, "retry_after", None) or 0.0
                 wait = max(min(60.0, 2.0**attempt), asked)
+                if self._is_over(wait):
+                    raise
                 self._notify(f"{explain(error)}; trying again in {wait:.0f} s")
                 self._sleep(wait)
                 self._renew_lease()
         return self._batch(below, most)
 
     def _take_lease(self) -> None:
-        deadline = time.monotonic() + LEASE_PATIENCE
+        deadline = time.monotonic() + self._patience
         while not self._database.write(self._lease):
             with self._database.reader() as conn:
                 holder = lease.holder(conn, time.time()) or ""
             if holder.startswith("backfill-"):
-                raise HermesPatchError(f"state.db: another backfill is running ({holder})")
+                raise LeaseHeld(f"state.db: another backfill is running ({holder})")
             if self.is_stopping:
                 raise HermesPatchError(f"stopped while {holder} indexes; nothing was embedded")
             if time.monotonic() > deadline:
-                raise HermesPatchError(
+                raise LeaseHeld(
                     f"state.db: {holder} has been indexing this database for "
-                    f"{LEASE_PATIENCE:.0f} s; let it finish or stop it, then run backfill again"
+                    f"{self._patience:.0f} s; let it finish or stop it, then run backfill again"
                 )
             self._notify(f"waiting for {holder}, which indexes this database just now")
             self._sleep(1.0)

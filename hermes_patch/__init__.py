@@ -42,6 +42,17 @@ def uninstall() -> dict[str, Any]:
     return status()
 
 
+def note(seam: str, error: Exception) -> None:
+    """Record that *seam* failed, one line in the log and one in ``hermes-patch status``."""
+    if _host is not None:
+        _host.guard.note(seam, error)
+
+
+def patched_by() -> Host | None:
+    """Return what has patched this process, None where nothing has."""
+    return _host if _host is not None and _host.patches.active else None
+
+
 def status() -> dict[str, Any]:
     """Return what is in place in this process: active, capabilities, refusals, failures."""
     if _host is None:

@@ -11,15 +11,25 @@ import logging
 import os
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import bench, config, evaluation
+from . import bench, config, evaluation, scheduling, upstream
 from ._version import __version__
 from .errors import HermesPatchError
 from .guard import explain
 
+if TYPE_CHECKING:
+    from .host import Host
+
+INSIDE = {
+    "status": "show what is indexed, with which model, and what failed",
+    "doctor": "check everything recall depends on, and say what to do",
+    "backfill": "embed the history that has no vectors yet",
+    "search": "search past conversations",
+}
+"""The commands that ``hermes semantic`` has too."""
 _OWN_FLOOR = (
     "With a floor of your own, what the best hit must reach is the floor too (see opening in "
     "docs/configuration.md); take the line out to go back."
@@ -33,23 +43,17 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action="version", version=f"hermes-patch {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    home = argparse.ArgumentParser(add_help=False)
-    home.add_argument("--hermes-home", metavar="DIR", help="default: $HERMES_HOME or ~/.hermes")
-    home.add_argument("--hermes-python", metavar="EXE", help="the Python that runs Hermes")
-    home.add_argument("--json", action="store_true", help="print the result as JSON")
+    shared = _shared_options()
 
     def command(name: str, help_: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=help_, description=help_, parents=[home])
+        return commands.add_parser(name, help=help_, description=help_, parents=[shared])
 
-    apply = command("apply", "put the plugin into a Hermes home, enable it, migrate the database")
-    apply.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
-    revert = command("revert", "take back everything that apply did")
-    revert.add_argument("--purge", action="store_true", help="drop the vectors and our tables too")
-    command("status", "show what is indexed, with which model, and what failed")
-    doctor = command("doctor", "check everything recall depends on, and say what to do")
-    doctor.add_argument("--fix", action="store_true", help="mend what is safe to mend")
-    _backfill_options(command("backfill", "embed the history that has no vectors yet"))
-    _search_options(command("search", "search past conversations"))
+    _deploy_options(command)
+    for name in INSIDE:
+        _inside_options(command(name, INSIDE[name]), name)
+    command("catch-up", "embed what is pending since apply, quietly; what the cron job runs")
+    cron = command("cron", "have new messages embedded every hour, also while Hermes is not running")
+    scheduling.add_options(cron)
     calibrate = command("calibrate", "estimate the similarity floor from your own messages")
     calibrate.add_argument("--write", action="store_true", help="put the value into config.yaml")
     evaluation.add_options(
@@ -62,6 +66,39 @@ def parser() -> argparse.ArgumentParser:
     demo.add_argument("--json", action="store_true", help="print the result as JSON")
     demo.add_argument("--keep", metavar="DIR", help="leave the sample home in DIR")
     return top
+
+
+def semantic_parser(parent: argparse.ArgumentParser) -> None:
+    """Add the commands of ``hermes semantic`` to a parser that Hermes made for it."""
+    commands = parent.add_subparsers(dest="semantic_command", required=True, metavar="COMMAND")
+    for name, help_ in INSIDE.items():
+        command = commands.add_parser(name, help=help_, description=help_)
+        command.add_argument("--json", action="store_true", help="print the result as JSON")
+        _inside_options(command, name)
+
+
+def _shared_options() -> argparse.ArgumentParser:
+    home = argparse.ArgumentParser(add_help=False)
+    home.add_argument("--hermes-home", metavar="DIR", help="default: $HERMES_HOME or ~/.hermes")
+    home.add_argument("--hermes-python", metavar="EXE", help="the Python that runs Hermes")
+    home.add_argument("--json", action="store_true", help="print the result as JSON")
+    return home
+
+
+def _deploy_options(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
+    apply = command("apply", "put the plugin into a Hermes home, enable it, migrate the database")
+    apply.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
+    revert = command("revert", "take back everything that apply did")
+    revert.add_argument("--purge", action="store_true", help="drop the vectors and our tables too")
+
+
+def _inside_options(command: argparse.ArgumentParser, name: str) -> None:
+    if name == "doctor":
+        command.add_argument("--fix", action="store_true", help="mend what is safe to mend")
+    elif name == "backfill":
+        _backfill_options(command)
+    elif name == "search":
+        _search_options(command)
 
 
 def _backfill_options(command: argparse.ArgumentParser) -> None:
@@ -92,8 +129,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     args = parser().parse_args(words)
     logging.getLogger("hermes_patch").addHandler(logging.NullHandler())
+    return _in_plain_words(args, lambda: _run(args, words, alone=argv is None))
+
+
+def semantic(args: argparse.Namespace, host: Host | None) -> int:
+    """Run a command of ``hermes semantic`` in Hermes's own process; returns its exit code.
+
+    *host* is what has patched this process, None where nothing has.
+    """
+    args = argparse.Namespace(**vars(args), program="hermes semantic")
+    args.command = args.semantic_command
+    return _in_plain_words(args, lambda: _run_here(args, upstream.home(), host))
+
+
+def _in_plain_words(args: argparse.Namespace, run: Callable[[], int]) -> int:
     try:
-        code = int(_run(args, words, alone=argv is None))
+        code = int(run())
         sys.stdout.flush()
         return code
     except HermesPatchError as error:
@@ -110,7 +161,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _fail(args: argparse.Namespace, message: str) -> int:
     if getattr(args, "json", False):
         print(json.dumps({"ok": False, "error": message}, ensure_ascii=False))
-    print(f"hermes-patch {args.command}: {message}", file=sys.stderr)
+    program = getattr(args, "program", "hermes-patch")
+    print(f"{program} {args.command}: {message}", file=sys.stderr)
     return 1
 
 
@@ -126,6 +178,8 @@ def _run(args: argparse.Namespace, words: list[str], *, alone: bool) -> int:
         return _deploy(args, home, python)
     if args.command in ("status", "doctor"):
         return _examine(args, home, python)
+    if args.command == "cron":
+        return scheduling.command(args, home, python)
     if args.command == "bench":
         return bench.command(args, python)
     if args.command == "eval":
@@ -137,13 +191,24 @@ def _run(args: argparse.Namespace, words: list[str], *, alone: bool) -> int:
     if not inside.is_here():
         return inside.reexecute(words, home, python, replace=alone)
     os.environ["HERMES_HOME"] = str(home)
+    return _run_here(args, home, None)
+
+
+def _run_here(args: argparse.Namespace, home: Path, host: Host | None) -> int:
+    """Run a command under Hermes's Python."""
+    if args.command in ("status", "doctor"):
+        return _examine(args, home, None)
+    if args.command == "catch-up":
+        from .inside import catching_up
+
+        return catching_up.catch_up(args, home)
     if args.command == "backfill":
         from .inside import filling
 
         return filling.backfill(args, home)
     from .inside import finding
 
-    return finding.search(args, home)
+    return finding.search(args, home, host)
 
 
 def _examine(args: argparse.Namespace, home: Path, python: Path | None) -> int:

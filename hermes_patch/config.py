@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from . import yaml_loading
 from .config_keys import BLOCK, KEYS, REMOTE_KEYS, kind
 from .embedders import profiles
 from .errors import ConfigError
@@ -254,17 +255,16 @@ def _profile_value(hermes_config: Any) -> Callable[[str], str | None]:
 
 def read_yaml(path: Path) -> Any:
     """Return the parsed YAML file, {} when it does not exist; raises ConfigError."""
-    import yaml
-
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({type(error).__name__})") from None
+    load, failure = yaml_loading.find()
     try:
-        return yaml.safe_load(text) or {}
-    except yaml.YAMLError as error:
+        return load(text) or {}
+    except failure as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}" if mark is not None else ""
         raise ConfigError(f"{path}: not valid YAML{where}") from None

@@ -7,6 +7,7 @@
     │   └── DatabaseReplaced  another file took the place of the one Hermes has open
     ├── SchemaError           a table of ours has another shape than expected
     ├── VectorError           a vector is empty, not finite, zero or of another length
+    ├── LeaseHeld             somebody else indexes this database just now
     ├── LegFailed             one part of a search failed; the others answered
     ├── BudgetExceeded        work was given up because its time was over
     └── EmbedderError         no vectors could be had
@@ -50,6 +51,10 @@ class SchemaError(HermesPatchError):
 
 class VectorError(HermesPatchError, ValueError):
     """A vector that cannot be stored or compared."""
+
+
+class LeaseHeld(HermesPatchError):
+    """Another process indexes the database just now and does our work as well."""
 
 
 class LegFailed(HermesPatchError):

@@ -232,6 +232,23 @@ def lines(data: dict[str, Any]) -> list[str]:
     return result + _database_lines(database)
 
 
+def summary(data: dict[str, Any]) -> list[str]:
+    """Return *data* as a few lines for a chat: how much is covered, and what is wrong."""
+    settings, database = data["config"], data["database"]
+    wrong = settings.get("error") or database.get("error")
+    if wrong:
+        return [f"Semantic recall: {wrong}"]
+    result = [f"Semantic recall: {settings['sending']}"]
+    covered = database["coverage"]
+    if covered is not None:
+        of = counted(covered["embeddable"], "message")
+        result.append(f"{covered['embedded']} of {of} can be found by meaning.")
+    for failure in database["failures"]:
+        if failure["over"] is None:
+            result.append(f"{failure['kind']}: {failure['message']} → {failure['remedy']}")
+    return result
+
+
 def _config_lines(settings: dict[str, Any]) -> list[str]:
     if "error" in settings:
         return [f"config    {settings['error']}"]

@@ -18,8 +18,19 @@ from ..host import Host
 from . import read_settings, show, state_db, vendor_of
 
 
-def search(args: argparse.Namespace, home: Path) -> int:
+def search(args: argparse.Namespace, home: Path, host: Host | None = None) -> int:
     """Search the messages of *home* and print what was found."""
+    data = find(args, home, host)
+    show(args, data, lines(data))
+    return 0
+
+
+def find(args: argparse.Namespace, home: Path, host: Host | None = None) -> dict[str, Any]:
+    """Return what was found in *home*, through *host* where Hermes is patched already.
+
+    Raises:
+        HermesPatchError: the query is empty, all is off, or there is nothing to search.
+    """
     args.query = " ".join(args.query).strip()
     if not args.query:
         raise HermesPatchError("the query is empty; say what you look for")
@@ -27,20 +38,21 @@ def search(args: argparse.Namespace, home: Path) -> int:
     path = state_db(home)
     handle = importlib.import_module("hermes_state").SessionDB(db_path=path)
     trace = recall.Trace()
-    host = Host(vendor=vendor_of(home))
-    host.install()
+    own = host is None
+    host = host or Host(vendor=vendor_of(home))
+    if own:
+        host.install()
     token = recall.tool_call.set(trace)
     try:
         rows, semantic = _rows(args, host, handle)
     finally:
         recall.tool_call.reset(token)
-        host.uninstall()
+        if own:
+            host.uninstall()
         handle.close()
     results = [_result(row, trace, path) for row in rows]
     semantic = semantic or trace.semantic or {"status": "not asked"}
-    data = {"ok": True, "query": args.query, "results": results, "semantic": semantic}
-    show(args, data, _lines(results, semantic))
-    return 0
+    return {"ok": True, "query": args.query, "results": results, "semantic": semantic}
 
 
 def _rows(
@@ -88,13 +100,15 @@ def _result(row: dict[str, Any], trace: recall.Trace, path: Path) -> dict[str, A
     }
 
 
-def _lines(results: list[dict[str, Any]], semantic: dict[str, Any]) -> list[str]:
-    lines = [line for result in results for line in _result_lines(result)] or ["Nothing found."]
+def lines(data: dict[str, Any]) -> list[str]:
+    """Return what :func:`find` found as lines for a person."""
+    results, semantic = data["results"], data["semantic"]
+    shown = [line for result in results for line in _result_lines(result)] or ["Nothing found."]
     if semantic["status"].startswith("unavailable"):
-        lines.append(f"(meaning was not searched: {semantic['status']})")
+        shown.append(f"(meaning was not searched: {semantic['status']})")
     elif "note" in semantic:
-        lines.append(f"({semantic['note']})")
-    return lines
+        shown.append(f"({semantic['note']})")
+    return shown
 
 
 def _result_lines(result: dict[str, Any]) -> list[str]:
