@@ -51,8 +51,8 @@ def parser() -> argparse.ArgumentParser:
     _deploy_options(command)
     for name in INSIDE:
         _inside_options(command(name, INSIDE[name]), name)
-    command("catch-up", "embed what is pending since apply, quietly; what the cron job runs")
-    cron = command("cron", "have new messages embedded every hour, also while Hermes is not running")
+    command("catch-up", "embed what is new since apply, quietly; the cron job runs it")
+    cron = command("cron", "have what is new embedded every hour, by a job outside Hermes")
     scheduling.add_options(cron)
     calibrate = command("calibrate", "estimate the similarity floor from your own messages")
     calibrate.add_argument("--write", action="store_true", help="put the value into config.yaml")
@@ -218,8 +218,12 @@ def _examine(args: argparse.Namespace, home: Path, python: Path | None) -> int:
         data = overview.gather(home, python)
         _show(args, data, overview.lines(data))
         return 0 if data["ok"] else 1
-    from . import doctor
-
+    try:
+        from . import doctor
+    except ImportError as error:
+        raise HermesPatchError(
+            f"{error.name} is not in Hermes's Python; run `hermes-patch doctor` where it is"
+        ) from None
     report = doctor.run(home, fix=args.fix, hermes_python=python)
     _show(args, report.to_json(), report.lines())
     return 0 if report.healthy else 1

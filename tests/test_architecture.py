@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "hermes_patch"
 LAYERS = [
     {"errors", "_version", "forks", "upstream"},
     {"profiles", "vectors", "text", "layout", "patching", "redaction", "stopwords", "config_keys"},
+    {"yaml_loading"},
     {"config", "query", "scanning", "guard"},
     {"embedders", "nearest", "connecting"},  # with child, its other half: each names the other
     {"spaces", "units", "coarse"},
@@ -27,8 +28,10 @@ LAYERS = [
     {"worker", "keystrokes"},
     {"dashboard"},
     {"host", "overview", "backfill"},
-    {"inside", "doctor", "demo", "demo_steps", "evaluation", "bench"},
-    {"cli", "plugin", "__init__"},
+    {"inside", "doctor", "demo", "demo_steps", "evaluation", "bench", "scheduling"},
+    {"cli", "__init__"},
+    {"commands"},
+    {"plugin"},
     {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -12,6 +12,7 @@ from . import config_edit, database, folder, hermes
 from .config_edit import Edit
 from .folder import Workplace
 from .home import changing, checked
+from .jobs import placing
 from .report import Report, Step
 
 
@@ -31,7 +32,8 @@ def revert(home: Path, *, purge: bool, hermes_python: Path | None) -> Report:
             record = folder.read_record(target)
             edit = config_edit.plan_disable(home, record and record.get("config"))
         version = _host_version(home, hermes_python) if purge else None
-        steps = _take_back(home, record, edit, notes, purge=purge, version=version)
+        job = _take_job_back(home, hermes_python, notes)
+        steps = job + _take_back(home, record, edit, notes, purge=purge, version=version)
     if foreign:
         steps.insert(0, Step("plugin folder", str(target), "kept"))
     if record is None and not foreign and not any(step.action == "removed" for step in steps):
@@ -41,6 +43,15 @@ def revert(home: Path, *, purge: bool, hermes_python: Path | None) -> Report:
     if not purge and database.is_migrated(home / "state.db"):
         notes.append("What was embedded stays in state.db; `hermes-patch revert --purge` drops it.")
     return Report("revert", home, tuple(steps), tuple(notes))
+
+
+def _take_job_back(home: Path, hermes_python: Path | None, notes: list[str]) -> list[Step]:
+    """Remove the catch-up job; what keeps it is no reason to keep the plugin."""
+    try:
+        return placing.take_back(home, hermes_python)
+    except DeployError as error:
+        notes.append(f"The catch-up job was not removed: {error}; see `hermes-patch cron remove`.")
+        return []
 
 
 def _host_version(home: Path, explicit: Path | None) -> int | None:

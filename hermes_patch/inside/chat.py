@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .. import upstream
 from ..errors import BudgetExceeded, HermesPatchError
 from ..guard import explain, run_within
+from . import PLUGIN
 
 if TYPE_CHECKING:
     from ..host import Host
@@ -16,6 +17,7 @@ SECONDS = 15.0
 """Most that a chat waits for an answer."""
 HITS = 5
 ELSEWHERE = ("backfill", "doctor")
+_NO_WORDS = "Say what to look for: /semantic search WORDS"
 _USAGE = "/semantic shows the state of semantic recall; /semantic search WORDS searches by meaning."
 
 
@@ -35,10 +37,13 @@ def answer(raw_args: str, host: Host | None) -> str:
 
 
 def _answer(word: str, rest: str, host: Host | None) -> str:
+    home = upstream.home()
+    if not (home / PLUGIN / "applied.json").is_file():
+        return f"Semantic recall is not part of {home}; `hermes-patch apply` adds it."
     if word in ("", "status"):
         return "\n".join(_status())
     if word == "search":
-        return "\n".join(_search(rest, host)) if rest else "Say what to look for: /semantic search WORDS"
+        return "\n".join(_search(rest, host)) if rest else _NO_WORDS
     if word in ELSEWHERE:
         return f"Run this in a terminal: hermes semantic {word}"
     return _USAGE

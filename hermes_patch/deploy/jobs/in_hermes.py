@@ -9,6 +9,7 @@ import importlib
 import inspect
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 
@@ -61,5 +62,5 @@ def _ours(jobs: Any, script: str) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    actions = {"probe": probe, "create": create, "remove": remove}
-    print("\n" + json.dumps(actions[sys.argv[1]](*sys.argv[2:])))
+    action: Callable[..., dict[str, Any]] = globals()[sys.argv[1]]
+    print("\n" + json.dumps(action(*sys.argv[2:])))

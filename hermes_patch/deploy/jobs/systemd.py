@@ -55,7 +55,7 @@ def units(job: str, home: Path, command: list[str], every: str) -> dict[Path, st
     quoted = " ".join(map(_quoted, command))
     texts = {
         ".service": _SERVICE.format(home=shown, command=quoted),
-        ".timer": _TIMER.format(home=shown, every={"d": "1d"}.get(every[-1], f"{every}")),
+        ".timer": _TIMER.format(home=shown, every=every),
     }
     return {folder() / f"{job}{suffix}": text for suffix, text in texts.items()}
 
