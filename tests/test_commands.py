@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +15,29 @@ from hermes_patch import commands, deploy, plugin
 from hermes_patch.errors import HermesPatchError
 from hermes_patch.inside import chat
 from stub_server import StubServer
-from targets import CI, Installed, Target
+from targets import CI, MATRIX, Installed, provide
 
 SCRIPTS = Path(__file__).parent / "scripts"
-MAIN = "import sys; from hermes_cli.main import main; sys.exit(main())"
+_OTHERS = [CI[1], *MATRIX]
+RELEASES = [pytest.param(CI[2], id=CI[2].name)] + [
+    pytest.param(target, id=target.name, marks=pytest.mark.matrix) for target in _OTHERS
+]
+# Runs several command lines of Hermes, each as if it had a process of its own.
+TERMINAL = """
+import contextlib, io, json, sys
+from hermes_cli.main import main
+results = []
+for words in json.loads(sys.argv[1]):
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    sys.argv = ["hermes", *words]
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main()
+        except SystemExit as end:
+            code = end.code
+    results.append([code or 0, out.getvalue(), err.getvalue()])
+print(json.dumps(results))
+"""
 # What Hermes does with a slash command: outside a loop, and on one as its gateway does.
 SLASH = """
 import asyncio, inspect, json, sys, time
@@ -42,6 +61,12 @@ print(json.dumps({
 """
 
 
+@pytest.fixture(scope="module", params=RELEASES)
+def hermes(request: pytest.FixtureRequest) -> Installed:
+    """The newest release; with the mark "matrix" all that offer plugins commands."""
+    return provide(request.param)
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[StubServer]:
     with StubServer() as running:
@@ -50,51 +75,39 @@ def server() -> Iterator[StubServer]:
 
 @pytest.fixture(scope="module")
 def applied(
-    hermes: Installed, target: Target, server: StubServer, tmp_path_factory: pytest.TempPathFactory
+    hermes: Installed, server: StubServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """A patched home with a history, made once for a release."""
-    if target == CI[0]:
-        pytest.skip("this release offers plugins no commands")
     home = tmp_path_factory.mktemp("a home é") / "home"
     home.mkdir()
-    (home / "config.yaml").write_text(server.config(minSimilarity=0.2))
+    (home / "config.yaml").write_text(server.config(minSimilarity=0.2, queryBudget=2))
     hermes.run(SCRIPTS / "history.py", home=home)
     deploy.apply(home, hermes_python=hermes.python)
     return home
 
 
-def run(hermes: Installed, home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return hermes.run(MAIN, *words, home=home, check=False)
-
-
-def test_the_commands_in_a_terminal(hermes: Installed, applied: Path, server: StubServer) -> None:
-    done = run(hermes, applied, "semantic", "backfill", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["stored"] == 10
-    done = run(hermes, applied, "semantic", "search", "the port", "conflict", "--json")
-    found = json.loads(done.stdout)
-    assert (done.returncode, found["semantic"]["status"]) == (0, "ok"), done.stderr
-    assert found["query"] == "the port conflict"
-    assert found["results"][0]["session_id"] == "docker"
-    done = run(hermes, applied, "semantic", "status", "--json")
-    status = json.loads(done.stdout)
-    assert (done.returncode, status["home"]) == (0, str(applied))
-    assert status["database"]["coverage"]["embedded"] == 10
-    done = run(hermes, applied, "semantic", "search", " ")
-    assert done.returncode == 1
-    assert "hermes semantic search: the query is empty" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_usage_errors_and_help_are_those_of_our_own_parser(
-    hermes: Installed, applied: Path
-) -> None:
-    done = run(hermes, applied, "semantic", "search", "x", "--limit", "0")
-    assert done.returncode == 2
-    assert "expected a whole number of at least 1" in done.stderr
-    done = run(hermes, applied, "semantic", "--help")
-    assert done.returncode == 0
-    assert all(name in done.stdout for name in ("status", "search", "backfill", "doctor"))
+def test_the_commands_in_a_terminal(hermes: Installed, applied: Path) -> None:
+    search = ["semantic", "search"]
+    lines = [
+        ["semantic", "backfill", "--json"],
+        [*search, "the port", "conflict", "--json"],
+        ["semantic", "status", "--json"],
+        [*search, " "],
+        [*search, "x", "--limit", "0"],
+        ["semantic", "--help"],
+    ]
+    results = hermes.run_json(TERMINAL, json.dumps(lines), home=applied)
+    assert [code for code, _, _ in results] == [0, 0, 0, 1, 2, 0], results
+    filled, found, status, empty, usage, help_ = results
+    assert json.loads(filled[1])["stored"] == 10
+    hits = json.loads(found[1])
+    assert (hits["query"], hits["semantic"]["status"]) == ("the port conflict", "ok")
+    assert hits["results"][0]["session_id"] == "docker"
+    assert json.loads(status[1])["home"] == str(applied)
+    assert json.loads(status[1])["database"]["coverage"]["embedded"] == 10
+    assert empty[2].strip() == ("hermes semantic search: the query is empty; say what you look for")
+    assert "expected a whole number of at least 1" in usage[2]
+    assert all(name in help_[1] for name in ("status", "search", "backfill", "doctor"))
 
 
 def test_the_command_in_the_chat(hermes: Installed, applied: Path) -> None:
@@ -193,8 +206,6 @@ def test_an_answer_in_the_chat_is_bounded_and_in_plain_words(
     monkeypatch.setattr(chat, "_answer", answer)
     said = chat.answer("", None)
     assert "ValueError" in said and "private words" not in said
-    import threading
-
     release = threading.Event()
     monkeypatch.setattr(chat, "SECONDS", 0.05)
     monkeypatch.setattr(chat, "_answer", lambda *_args: str(release.wait(60)))

@@ -48,9 +48,7 @@ def files(home: Path) -> dict[str, str]:
     return {
         str(path.relative_to(home)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(home.rglob("*"))
-        if path.is_file()
-        and not path.name.startswith("state.db")
-        and path.suffix != ".log"
+        if path.is_file() and not path.name.startswith("state.db") and path.suffix != ".log"
         and "backups" not in path.parts
     }
 
