@@ -157,6 +157,7 @@ class Backfill:
         self._edited = edited
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._patience = patience
+        self._first_attempts = FIRST_ATTEMPTS if seconds is None else 1
         self._notify = notify
         self._guard = Guard()
         self._reporter = failures.Reporter([self._guard])
@@ -257,7 +258,7 @@ class Backfill:
         below: int | None = None
         before = totals.dealt_with
         while not self._finished(totals):
-            tries = ATTEMPTS if totals.dealt_with else FIRST_ATTEMPTS
+            tries = ATTEMPTS if totals.dealt_with else self._first_attempts
             batch = self._patiently(tries, below, self._left(totals))
             if batch.done:
                 return totals.dealt_with > before and below is not None

@@ -198,10 +198,6 @@ def test_a_catch_up_is_silent_when_there_is_nothing_to_do_or_nothing_may_be_done
         (home / "config.yaml").write_text(server.config())
         assert json.loads(catch_up(home, hermes_019, "--json").stdout)["stored"] == 1
         assert "a message that is new" in server.texts
-    hermes_019.run("\n".join(_APPEND), home=home)
-    done = catch_up(home, hermes_019)  # the server is gone
-    assert done.returncode == 1 and done.stdout == ""
-    assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
 
 
 _APPEND = (
@@ -211,8 +207,7 @@ _APPEND = (
     "db = SessionDB(Path(os.environ['HERMES_HOME']) / 'state.db')",
     "name = uuid.uuid4().hex",
     "db.create_session(name, source='cli')",
-    "found = db._conn.execute('SELECT count(*) FROM messages').fetchone()[0]",
-    "db.append_message(name, 'user', 'a message that is new' if found == 10 else 'and another')",
+    "db.append_message(name, 'user', 'a message that is new')",
     "db.close()",
 )
 
