@@ -25,7 +25,7 @@ LAYERS = [
     {"call"},
     {"recall", "sweeper", "methods", "deploy"},
     {"worker", "keystrokes"},
-    {"dashboard"},
+    {"dashboard", "memory"},
     {"host", "overview", "backfill"},
     {"inside", "doctor", "demo", "demo_steps", "evaluation", "bench"},
     {"cli", "plugin", "__init__"},

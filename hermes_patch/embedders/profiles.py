@@ -20,6 +20,9 @@ class Profile:
     another. ``max_tokens`` is the longest chunk, in tokens of the model. ``pause`` is the
     number of seconds between two requests of a backfill. ``multimodal`` asks for
     Volcengine's form: one text a request, a list of parts.
+
+    For notes of the long-term memory: two of them say the same from ``duplicate`` on, and may
+    do so from ``ambiguous`` on; ``note_floor`` is their floor, None for ``floor``.
     """
 
     dims: int | None = None
@@ -32,6 +35,9 @@ class Profile:
     language_gap: float = 0.0
     pause: float = 0.1
     multimodal: bool = False
+    duplicate: float = 0.95
+    ambiguous: float = 0.85
+    note_floor: float | None = None
 
 
 LOCAL = "e5-use-centred"
@@ -77,6 +83,8 @@ PROFILES: dict[str, Profile] = {
     "nomic-embed-text": Profile(
         dims=768,
         floor=0.58,
+        duplicate=0.92,
+        ambiguous=0.80,
         document_prefix="search_document: ",
         query_prefix="search_query: ",
         max_tokens=1500,
