@@ -10,28 +10,36 @@ import re
 from ..query import fold
 
 _NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
-_NUMERALS = str.maketrans("一二两三四五六七八九", "1223456789")
-_CHINESE_NUMBER = re.compile(r"[一二两三四五六七八九](?=[个只点月号年天次岁楼周星台条名位人小])")
-_WORDS = {
-    word: str(number)
-    for number, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve".split()
-    )
-    if number > 1
-}
+_NUMERALS = str.maketrans("一二两三四五六七八九日天", "122345678977")
+_CHINESE_NUMBER = re.compile(r"[二两三四五六七八九](?=[个只点月号年次岁楼台条名位人小块张件种份])")
+_CHINESE_DAY = re.compile(r"(?:周|星期|礼拜)([一二三四五六日天])")
+_DAYS = "monday tuesday wednesday thursday friday saturday sunday".split()
+_MONTHS = (
+    "january february march april may june july august september october november december"
+).split()
+_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
+_WORDS = (
+    {word: str(number) for number, word in enumerate(_NUMBERS) if number > 1}
+    | {day: f"day {number}" for number, day in enumerate(_DAYS, 1)}
+    | {f"{day}s": f"day {number}" for number, day in enumerate(_DAYS, 1)}
+    | {month: f"month {number}" for number, month in enumerate(_MONTHS, 1) if month != "may"}
+)
 _NEGATION = re.compile(
     r"\b(?:not|no|never|none|without|cannot|neither|nor|stopped|quit|dislikes?|hates?|avoids?)\b"
     r"|n['’]t\b|不|没|無|无|别|勿|禁|讨厌|停止|戒"
 )
-_NAME = re.compile(r"(?<![.!?。！？]\s)(?<!^)\b[A-Z][A-Za-z]+\b|\b[A-Za-z]+[A-Z]\w*|`[^`]+`")
 
 
 def numbers(text: str) -> frozenset[str]:
-    """Return the numbers in *text*, digits and small words alike."""
+    """Return the numbers, weekdays and months in *text*, digits and words alike.
+
+    An indefinite "one" is no number, nor is May, which is mostly a verb.
+    """
     folded = fold(text)
     found = set(_NUMBER.findall(folded))
     found |= {_WORDS[word] for word in re.findall(r"[a-z]+", folded) if word in _WORDS}
     found |= {one.translate(_NUMERALS) for one in _CHINESE_NUMBER.findall(folded)}
+    found |= {f"day {one.translate(_NUMERALS)}" for one in _CHINESE_DAY.findall(folded)}
     return frozenset(found)
 
 
@@ -41,5 +49,5 @@ def is_negated(text: str) -> bool:
 
 
 def differ(one: str, other: str) -> bool:
-    """Tell whether two texts differ in a number, or one denies and the other does not."""
+    """Tell whether two texts differ in a number or day, or one denies and the other does not."""
     return numbers(one) != numbers(other) or is_negated(one) != is_negated(other)

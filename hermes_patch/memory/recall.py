@@ -11,7 +11,7 @@ from typing import Any
 
 from ..embedders import sending
 from ..errors import EmbedderUnavailable
-from ..query import is_cjk
+from ..query import has_cjk
 from ..rows import passage
 from . import notes
 from .core import Memory
@@ -89,7 +89,7 @@ def search(
         for n in near
         if n.msg_id in known and known[n.msg_id].superseded is None
     ]
-    levelled = [_levelled(hit, is_cjk(safe), options.language_gap) for hit in hits]
+    levelled = [_levelled(hit, has_cjk(safe), options.language_gap) for hit in hits]
     above = [hit for hit in levelled if hit.score >= options.min_score]
     scored = [_weighted(hit, options, memory.clock()) for hit in above]
     scored.sort(key=lambda hit: (-hit.score, scopes.index(hit.note.scope), -hit.note.id))
@@ -98,7 +98,7 @@ def search(
 
 def _levelled(hit: Hit, cjk: bool, gap: float) -> Hit:
     """Make up for the gap between languages: across it the same meaning is less near."""
-    if gap and is_cjk(hit.note.text) is not cjk:
+    if gap and has_cjk(hit.note.text) is not cjk:
         return replace(hit, score=hit.similarity + gap)
     return hit
 
