@@ -19,6 +19,7 @@ from . import bench, config, evaluation
 from ._version import __version__
 from .errors import HermesPatchError
 from .guard import explain
+from .memory import commands as memory
 
 _OWN_FLOOR = (
     "With a floor of your own, what the best hit must reach is the floor too (see opening in "
@@ -43,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
 
     apply = command("apply", "put the plugin into a Hermes home, enable it, migrate the database")
     apply.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
+    apply.add_argument("--memory", action="store_true", help="put the long-term memory in as well")
     revert = command("revert", "take back everything that apply did")
     revert.add_argument("--purge", action="store_true", help="drop the vectors and our tables too")
     command("status", "show what is indexed, with which model, and what failed")
@@ -56,6 +58,9 @@ def parser() -> argparse.ArgumentParser:
         command("eval", "measure how well sets of questions find their conversations")
     )
     bench.add_options(command("bench", "measure how fast the nearest vectors are found"))
+    memory.add_options(
+        commands.add_parser("memory", help=memory.HELP, description=memory.HELP), home
+    )
     demo = commands.add_parser(
         "demo", help="a sample history on a real Hermes, searched before and after"
     )
@@ -137,6 +142,8 @@ def _run(args: argparse.Namespace, words: list[str], *, alone: bool) -> int:
     if not inside.is_here():
         return inside.reexecute(words, home, python, replace=alone)
     os.environ["HERMES_HOME"] = str(home)
+    if args.command == "memory":
+        return memory.run(args, home)
     if args.command == "backfill":
         from .inside import filling
 
@@ -185,7 +192,7 @@ def _deploy(args: argparse.Namespace, home: Path, python: Path | None) -> int:
     from . import deploy
 
     if args.command == "apply":
-        report = deploy.apply(home, hermes_python=python, dry_run=args.dry_run)
+        report = deploy.apply(home, hermes_python=python, dry_run=args.dry_run, memory=args.memory)
     else:
         report = deploy.revert(home, purge=args.purge, hermes_python=python)
     _show(args, report.to_json(), report.lines())
