@@ -41,6 +41,7 @@ class Plan:
     superseded: dict[int, tuple[str, int | str]] = field(default_factory=dict)
     proposals: list[dict[str, Any]] = field(default_factory=list)
     compared_to: int = 0
+    asked: set[tuple[int, int]] = field(default_factory=set)
 
 
 def run(
@@ -170,7 +171,8 @@ def _decide(memory: Memory, plan: Plan, note: Note, twin: Twin, judge: Judge | N
     same = not details.differ(older.text, newer.text)
     if same and twin.similarity >= memory.options.duplicate_threshold:
         plan.superseded[older.id] = (notes.DUPLICATE, newer.id)
-    elif _subject(older.text) & _subject(newer.text):
+    elif (older.id, newer.id) not in plan.asked and _subject(older.text) & _subject(newer.text):
+        plan.asked.add((older.id, newer.id))
         if judge is None:
             plan.proposals.append(
                 {
