@@ -39,7 +39,7 @@ class Options:
     duplicate_threshold: float = 0.92
     ambiguous_threshold: float = 0.80
     dedupe_on_write: bool = True
-    budget_seconds: float = 2.0
+    budget_seconds: float = 5.0
     idle_minutes: float = 10.0
     keep_days: float = 30.0
     judge: bool = False
@@ -75,7 +75,7 @@ OPTIONS: dict[str, Option] = {
     "dedupeOnWrite": Option(bool, True, "skip a note that says what another one says"),
     "accelerate": Option(str, "auto", "auto, true or false: sqlite-vec and numpy"),
     "dbPath": Option(str, DATABASE, "the database, below the Hermes home unless absolute"),
-    "budget": Option(float, 2.0, "seconds a turn waits for its notes at most", 0.05, 60),
+    "budget": Option(float, None, "seconds a turn waits for its notes at most", 0.05, 60),
     "idleMinutes": Option(float, 10.0, "idle minutes after which notes are reconciled", 0.01, 1440),
     "keepDays": Option(float, 30.0, "days a superseded note is kept", 0, 36_500),
     "judge": Option(bool, False, "ask Hermes's auxiliary model about ambiguous pairs"),
@@ -89,7 +89,6 @@ _FIELDS = {
     "recencyHalfLifeDays": "recency_half_life_days",
     "canonicalWeight": "canonical_weight",
     "dedupeOnWrite": "dedupe_on_write",
-    "budget": "budget_seconds",
     "idleMinutes": "idle_minutes",
     "keepDays": "keep_days",
     "judge": "judge",
@@ -124,6 +123,7 @@ def parse(block: Any, engine: Any, home: Path) -> Options:
         min_score=float(values.get("minScore", _floor(settings))),
         duplicate_threshold=duplicate,
         ambiguous_threshold=ambiguous,
+        budget_seconds=float(values.get("budget", settings.query_budget)),
         language_gap=0.0 if "minScore" in values else profile.language_gap,
         **given,
     )

@@ -116,6 +116,7 @@ class SemanticMemory:
         warm = getattr(memory.engine.embedder, "warm", None)
         if warm is not None:
             warm()
+            memory.engine.query_vector("warm up", 20.0)  # the first turn finds the model ready
 
     def shutdown(self) -> None:
         """Finish what is waiting, for a few seconds, and let everything go."""
