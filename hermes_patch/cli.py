@@ -19,6 +19,7 @@ from . import bench, config, evaluation, scheduling, upstream
 from ._version import __version__
 from .errors import HermesPatchError
 from .guard import explain
+from .memory import commands as memory
 
 if TYPE_CHECKING:
     from .host import Host
@@ -60,6 +61,9 @@ def parser() -> argparse.ArgumentParser:
         command("eval", "measure how well sets of questions find their conversations")
     )
     bench.add_options(command("bench", "measure how fast the nearest vectors are found"))
+    memory.add_options(
+        commands.add_parser("memory", help=memory.HELP, description=memory.HELP), home
+    )
     demo = commands.add_parser(
         "demo", help="a sample history on a real Hermes, searched before and after"
     )
@@ -88,6 +92,7 @@ def _shared_options() -> argparse.ArgumentParser:
 def _deploy_options(command: Callable[[str, str], argparse.ArgumentParser]) -> None:
     apply = command("apply", "put the plugin into a Hermes home, enable it, migrate the database")
     apply.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
+    apply.add_argument("--memory", action="store_true", help="put the long-term memory in as well")
     revert = command("revert", "take back everything that apply did")
     revert.add_argument("--purge", action="store_true", help="drop the vectors and our tables too")
 
@@ -202,6 +207,8 @@ def _run_here(args: argparse.Namespace, home: Path, host: Host | None) -> int:
         from .inside import catching_up
 
         return catching_up.catch_up(args, home)
+    if args.command == "memory":
+        return memory.run(args, home)
     if args.command == "backfill":
         from .inside import filling
 
@@ -254,7 +261,7 @@ def _deploy(args: argparse.Namespace, home: Path, python: Path | None) -> int:
     from . import deploy
 
     if args.command == "apply":
-        report = deploy.apply(home, hermes_python=python, dry_run=args.dry_run)
+        report = deploy.apply(home, hermes_python=python, dry_run=args.dry_run, memory=args.memory)
     else:
         report = deploy.revert(home, purge=args.purge, hermes_python=python)
     _show(args, report.to_json(), report.lines())

@@ -229,7 +229,7 @@ def load(home: Path) -> Settings:
     Raises:
         ConfigError: config.yaml cannot be read or parsed, or the block is wrong.
     """
-    return parse(_expand(block_of(read_yaml(home / "config.yaml")), read_dotenv(home / ".env")))
+    return parse(expand(block_of(read_yaml(home / "config.yaml")), read_dotenv(home / ".env")))
 
 
 def load_inside_hermes() -> Settings:
@@ -240,13 +240,18 @@ def load_inside_hermes() -> Settings:
     """
     from hermes_cli import config as hermes_config  # type: ignore[import-not-found]
 
+    block = next((found for read in readers_of(hermes_config) if (found := block_of(read()))), None)
+    return parse(expand(block, profile_value(hermes_config)))
+
+
+def readers_of(hermes_config: Any) -> list[Callable[[], Any]]:
+    """Return what Hermes reads its whole configuration with, the user's own file first."""
     names = ("read_raw_config", "load_config_readonly", "load_config")
-    readers = [getattr(hermes_config, name, None) for name in names]
-    block = next((found for read in readers if read and (found := block_of(read()))), None)
-    return parse(_expand(block, _profile_value(hermes_config)))
+    return [read for name in names if (read := getattr(hermes_config, name, None))]
 
 
-def _profile_value(hermes_config: Any) -> Callable[[str], str | None]:
+def profile_value(hermes_config: Any) -> Callable[[str], str | None]:
+    """Return a lookup of variables: the profile's own .env first, then as Hermes looks."""
     own: dict[str, str] = hermes_config.load_env() if hasattr(hermes_config, "load_env") else {}
     usual = getattr(hermes_config, "get_env_value", os.environ.get)
     lookup = getattr(hermes_config, "get_env_value_prefer_dotenv", usual)
@@ -285,13 +290,14 @@ def read_dotenv(path: Path) -> Callable[[str], str | None]:
     return lambda name: pairs.get(name) or os.environ.get(name)
 
 
-def _expand(value: Any, lookup: Callable[[str], str | None]) -> Any:
+def expand(value: Any, lookup: Callable[[str], str | None]) -> Any:
+    """Return *value* with every ``${NAME}`` that *lookup* knows filled in."""
     if isinstance(value, str):
         return _VARIABLE.sub(lambda found: lookup(found.group(1)) or found.group(0), value)
     if isinstance(value, Mapping):
-        return {key: _expand(item, lookup) for key, item in value.items()}
+        return {key: expand(item, lookup) for key, item in value.items()}
     if isinstance(value, list):
-        return [_expand(item, lookup) for item in value]
+        return [expand(item, lookup) for item in value]
     return value
 
 

@@ -195,6 +195,11 @@ def is_cjk(text: str) -> bool:
     return bool(_CJK_START.match(text))
 
 
+def has_cjk(text: str) -> bool:
+    """Tell whether *text* has a Chinese, Japanese or Korean letter anywhere."""
+    return bool(_CJK_START.search(text))
+
+
 _CJK_START = re.compile(f"[{CJK}]")
 
 

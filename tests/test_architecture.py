@@ -26,7 +26,7 @@ LAYERS = [
     {"call"},
     {"recall", "sweeper", "methods", "deploy"},
     {"worker", "keystrokes"},
-    {"dashboard"},
+    {"dashboard", "memory"},
     {"host", "overview", "backfill"},
     {"inside", "doctor", "demo", "demo_steps", "evaluation", "bench", "scheduling"},
     {"cli", "__init__"},

@@ -32,12 +32,14 @@ def apply(
     hermes_python: Path | None = None,
     dry_run: bool = False,
     migrate: Migrate | None = None,
+    memory: bool = False,
 ) -> Report:
     """Put the plugin folder into *home*, enable it in config.yaml and migrate state.db.
 
     *hermes_python* is the Python that runs Hermes, None looks for it; *migrate* stands in
     for ``migrations.apply``. Run again, it brings everything up to date and otherwise
-    changes no byte. A dry run changes none at all.
+    changes no byte. A dry run changes none at all. *memory* adds the folder of the long-term
+    memory, which later runs keep up to date.
 
     Raises:
         DeployError: it could not be done; *home* is as it was.
@@ -46,7 +48,9 @@ def apply(
     """
     from . import installing
 
-    return installing.apply(home, hermes_python, dry_run=dry_run, migrate=migrate)
+    return installing.apply(
+        home, hermes_python, dry_run=dry_run, migrate=migrate, with_memory=memory
+    )
 
 
 def revert(home: Path, *, purge: bool = False, hermes_python: Path | None = None) -> Report:

@@ -13,7 +13,7 @@ from .. import config
 from .._version import __version__
 from ..child.engine import cpu_runs_e5
 from ..embedders import profiles
-from . import config_edit, database, folder, hermes, vendor
+from . import config_edit, database, folder, hermes, memory, vendor
 from .config_edit import Edit
 from .database import Migrate
 from .folder import Files, Workplace
@@ -35,8 +35,10 @@ class _Run:
     previous: dict[str, Any] | None
     functions: database.Schema
     dry_run: bool
+    memory: bool = False
     notes: list[str] = field(default_factory=list)
     work: Workplace | None = None
+    works: list[Workplace] = field(default_factory=list)
 
     @property
     def target(self) -> Path:
@@ -61,7 +63,12 @@ class _Packages:
 
 
 def apply(
-    home: Path, hermes_python: Path | None, *, dry_run: bool, migrate: Migrate | None
+    home: Path,
+    hermes_python: Path | None,
+    *,
+    dry_run: bool,
+    migrate: Migrate | None,
+    with_memory: bool = False,
 ) -> Report:
     """See :func:`hermes_patch.deploy.apply`."""
     home = checked(home)
@@ -71,12 +78,14 @@ def apply(
         settings = config.load(home)
         found = hermes.find_hermes_python(home, hermes_python)
         functions = database.schema(migrate)
-        run = _Run(home, found, edit, settings, previous, functions, dry_run)
+        wanted = with_memory or memory.is_there(home)
+        run = _Run(home, found, edit, settings, previous, functions, dry_run, wanted)
         try:
             return _apply(run)
         finally:
-            if run.work is not None:
-                run.work.close()
+            for work in (run.work, *run.works):
+                if work is not None:
+                    work.close()
 
 
 def _apply(run: _Run) -> Report:
@@ -96,6 +105,8 @@ def _apply(run: _Run) -> Report:
     todo = ready and not (waiting == [] and was.get("watermark"))
     if run.dry_run:
         steps += _table_steps(run, ready, waiting or [])
+        if run.memory:
+            steps.append(memory.put(run.home, contextlib.ExitStack(), [], dry_run=True))
     else:
         steps += _commit(run, files if not same else None, record, ready, todo)
     _say(run, takeover, ready, bool(todo) or not same or run.edit.changed)
@@ -222,9 +233,10 @@ def _commit(
         if run.edit.changed:
             config_edit.write(run.edit)
             undo.callback(config_edit.put, run.edit.path, run.edit.after, run.edit.before)
+        extra = [memory.put(run.home, undo, run.works)] if run.memory else []
         names = _migrate(run, record) if todo else []
         undo.pop_all()
-    return _table_steps(run, ready, names)
+    return [*extra, *_table_steps(run, ready, names)]
 
 
 def _put_folder(
@@ -290,6 +302,11 @@ def _say(run: _Run, takeover: str | None, ready: bool, changed: bool) -> None:
     if takeover:
         run.notes.append(takeover)
     run.notes.append(describe_sending(run.settings))
+    if run.memory:
+        run.notes.append(
+            "Long-term memory is chosen with `hermes memory setup`, or with provider: semantic "
+            "under memory in config.yaml."
+        )
     count = database.count_messages(run.db) if ready else 0
     if not ready:
         run.notes.append(f"{run.db} holds no messages yet; our tables are made at Hermes's start.")

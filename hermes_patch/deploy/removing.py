@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DeployError
-from . import config_edit, database, folder, hermes
+from . import config_edit, database, folder, hermes, memory
 from .config_edit import Edit
 from .folder import Workplace
 from .home import changing, checked
@@ -34,6 +34,7 @@ def revert(home: Path, *, purge: bool, hermes_python: Path | None) -> Report:
         version = _host_version(home, hermes_python) if purge else None
         job = _take_job_back(home, hermes_python, notes)
         steps = job + _take_back(home, record, edit, notes, purge=purge, version=version)
+        steps += memory.remove(home)
     if foreign:
         steps.insert(0, Step("plugin folder", str(target), "kept"))
     if record is None and not foreign and not any(step.action == "removed" for step in steps):

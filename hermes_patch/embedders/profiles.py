@@ -6,7 +6,7 @@ Lengths and prefixes come from the model cards. Floors differ widely between fam
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,9 @@ class Profile:
     another. ``max_tokens`` is the longest chunk, in tokens of the model. ``pause`` is the
     number of seconds between two requests of a backfill. ``multimodal`` asks for
     Volcengine's form: one text a request, a list of parts.
+
+    For notes of the long-term memory: two of them say the same from ``duplicate`` on, and may
+    do so from ``ambiguous`` on; ``note_floor`` is their floor, None for ``floor``.
     """
 
     dims: int | None = None
@@ -32,6 +35,9 @@ class Profile:
     language_gap: float = 0.0
     pause: float = 0.1
     multimodal: bool = False
+    duplicate: float = 0.95
+    ambiguous: float = 0.85
+    note_floor: float | None = None
 
 
 LOCAL = "e5-use-centred"
@@ -47,8 +53,17 @@ _QWEN_QUERY = (
 _BGE_QUERY = "Represent this sentence for searching relevant passages: "
 _BGE_QUERY_ZH = "为这个句子生成表示以用于检索相关文章："
 
+_E5 = Profile(
+    # Unrelated texts are near to one another here, so that only the nearest say the same.
+    floor=0.80,
+    document_prefix="passage: ",
+    query_prefix="query: ",
+    duplicate=0.98,
+    ambiguous=0.95,
+)
+
 PROFILES: dict[str, Profile] = {
-    # Floors and openings of the local models: docs/quality.md.
+    # Floors and openings of the local models: docs/quality.md; of notes: docs/measurements.md.
     LOCAL: Profile(
         dims=896,
         floor=0.20,
@@ -57,6 +72,9 @@ PROFILES: dict[str, Profile] = {
         batch_size=16,
         max_tokens=128,
         pause=0.0,
+        duplicate=0.95,
+        ambiguous=0.85,
+        note_floor=0.28,
     ),
     LOCAL_E5: Profile(
         dims=384,
@@ -66,9 +84,20 @@ PROFILES: dict[str, Profile] = {
         batch_size=16,
         max_tokens=128,
         pause=0.0,
+        duplicate=0.96,
+        ambiguous=0.85,
+        note_floor=0.30,
     ),
     LOCAL_USE: Profile(
-        dims=512, floor=0.15, opening=0.30, batch_size=32, max_tokens=128, pause=0.0
+        dims=512,
+        floor=0.15,
+        opening=0.30,
+        batch_size=32,
+        max_tokens=128,
+        pause=0.0,
+        duplicate=0.96,
+        ambiguous=0.80,
+        note_floor=0.20,
     ),
     "doubao-embedding-vision": Profile(
         dims=2048, floor=0.40, batch_size=10, max_tokens=2000, pause=0.5, multimodal=True
@@ -77,15 +106,17 @@ PROFILES: dict[str, Profile] = {
     "nomic-embed-text": Profile(
         dims=768,
         floor=0.58,
+        duplicate=0.92,
+        ambiguous=0.80,
         document_prefix="search_document: ",
         query_prefix="search_query: ",
         max_tokens=1500,
     ),
-    "multilingual-e5": Profile(floor=0.80, document_prefix="passage: ", query_prefix="query: "),
-    "multilingual-e5-large-instruct": Profile(floor=0.80, query_prefix=_QWEN_QUERY),
-    "e5-small-v2": Profile(floor=0.75, document_prefix="passage: ", query_prefix="query: "),
-    "e5-base-v2": Profile(floor=0.75, document_prefix="passage: ", query_prefix="query: "),
-    "e5-large-v2": Profile(floor=0.75, document_prefix="passage: ", query_prefix="query: "),
+    "multilingual-e5": _E5,
+    "multilingual-e5-large-instruct": replace(_E5, document_prefix="", query_prefix=_QWEN_QUERY),
+    "e5-small-v2": replace(_E5, floor=0.75),
+    "e5-base-v2": replace(_E5, floor=0.75),
+    "e5-large-v2": replace(_E5, floor=0.75),
     "bge-m3": Profile(dims=1024, floor=0.45, max_tokens=1500),
     "bge-small-en": Profile(floor=0.50, query_prefix=_BGE_QUERY),
     "bge-base-en": Profile(floor=0.50, query_prefix=_BGE_QUERY),
