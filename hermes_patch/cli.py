@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     )
     bench.add_options(command("bench", "measure how fast the nearest vectors are found"))
     memory.add_options(
-        commands.add_parser("memory", help=memory.HELP, description=memory.HELP), home
+        commands.add_parser("memory", help=memory.HELP, description=memory.HELP), shared
     )
     demo = commands.add_parser(
         "demo", help="a sample history on a real Hermes, searched before and after"
