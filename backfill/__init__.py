@@ -23,7 +23,7 @@ from hermes_patch import text as texts
 from hermes_patch.config import Settings
 from hermes_patch.connecting import connect_readonly
 from hermes_patch.embedders.base import Embedder
-from hermes_patch.engine import own_work
+from hermes_patch.engine import own_work, through
 from hermes_patch.errors import EmbedderUnavailable, HermesPatchError
 from hermes_patch.guard import Guard, explain
 from hermes_patch.indexer import SCAN, BatchResult, Indexer
@@ -62,7 +62,7 @@ class HomeDatabase:
         try:
             handle = self._open()
             try:
-                return handle._execute_write(change)  # type: ignore[no-any-return]
+                return through(handle, change)
             finally:
                 # Some releases truncate the WAL in close(), which makes all writers wait
                 # for whoever reads just now.

@@ -178,7 +178,7 @@ class Engine:
         token = own_work.set(True)
         try:
             with forks.work():
-                return handle._execute_write(change)  # type: ignore[no-any-return]
+                return through(handle, change)
         except AttributeError:
             if is_writable(handle):
                 raise
@@ -283,6 +283,22 @@ class QueryVector:
         self.vector = vector
         self.space = space
         self.reason = reason
+
+
+def through(handle: Any, change: Callable[[sqlite3.Connection], T]) -> T:
+    """Run *change* in one transaction of a SessionDB: its helper, or what that does."""
+    if hasattr(handle, "_execute_write"):
+        return handle._execute_write(change)  # type: ignore[no-any-return]
+    with handle._lock:
+        conn = handle._conn
+        conn.execute("BEGIN IMMEDIATE")
+        try:
+            result = change(conn)
+        except BaseException:
+            conn.rollback()
+            raise
+        conn.commit()
+        return result
 
 
 def is_writable(handle: Any) -> bool:

@@ -23,14 +23,14 @@ LAYERS = [
     {"search"},
     {"engine"},
     {"recall", "sweeper", "methods", "deploy"},
-    {"worker"},
+    {"worker", "seams"},
     {"host", "overview", "backfill"},
     {"inside", "doctor", "demo", "demo_steps", "evaluation", "bench"},
     {"cli", "plugin", "__init__"},
     {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-KNOWS_HERMES = {"host", "upstream", "config", "inside", "demo", "demo_steps", "deploy"}
+KNOWS_HERMES = {"host", "seams", "upstream", "config", "inside", "demo", "demo_steps", "deploy"}
 KNOWS_HERMES |= {"evaluation"}
 READS_ENVIRONMENT = {"config", "inside", "embedders", "deploy", "demo", "cli", "evaluation"}
 READS_ENVIRONMENT |= {"bench"}

@@ -1,7 +1,7 @@
 """One release's turn with a home: write, embed, search; run inside a Hermes.
 
-Arguments: a JSON object with ``session``, ``texts``, ``queries``, ``words`` and ``plugin``, which
-is False where Hermes alone is to write. Prints what is in the database afterwards.
+Arguments: a JSON object with ``session``, ``texts``, ``queries``, ``words`` and ``whole``, which
+is False where the database alone is enough of Hermes. Prints what is in the database afterwards.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ def by_meaning(db, tool):
 
 result = {}
 with contextlib.redirect_stdout(io.StringIO()):
-    if given["plugin"]:
+    if given["whole"]:
         import model_tools  # noqa: F401  Hermes discovers its plugins while this is imported
     from hermes_state import SessionDB
 
