@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hermes_patch import failures, layout, lease, migrations, spaces, store, sweep
+from hermes_patch import failures, layout, lease, migrations, spaces, store, sweep, upstream
 from hermes_patch import text as texts
 from hermes_patch.config import Settings
 from hermes_patch.connecting import connect_readonly
@@ -62,7 +62,7 @@ class HomeDatabase:
         try:
             handle = self._open()
             try:
-                return handle._execute_write(change)  # type: ignore[no-any-return]
+                return upstream.write(handle, change)
             finally:
                 # Some releases truncate the WAL in close(), which makes all writers wait
                 # for whoever reads just now.

@@ -54,13 +54,18 @@ def patched_by() -> Host | None:
 
 
 def status() -> dict[str, Any]:
-    """Return what is in place in this process: active, capabilities, refusals, failures."""
+    """Return what is in place in this process.
+
+    ``active``, ``capabilities``, ``refusals`` (capability: reason), ``buried`` (what stayed
+    under foreign patches after ``uninstall``, and only passes through), ``failures``.
+    """
     if _host is None:
-        return {"active": False, "capabilities": [], "refusals": {}, "failures": []}
+        return {"active": False, "capabilities": [], "refusals": {}, "buried": [], "failures": []}
     return {
         "active": _host.patches.active,
         "capabilities": [*_host.patches.capabilities(), *_host.dashboard.capabilities()],
         "refusals": {r.capability: r.reason for r in _host.refusals},
+        "buried": list(_host.buried),
         "takeover": _host.takeover,
         "failures": [vars(failure) for failure in _host.guard.failures()],
     }

@@ -54,7 +54,9 @@ class Dashboard:
 
     def revert(self) -> list[str]:
         """Take the route back; returns what lies under foreign patches."""
-        return self._patches.revert()
+        buried = self._patches.revert()
+        self._patches = PatchSet()
+        return buried
 
     def after_fork(self, guard: Guard) -> None:
         """In a forked child: locks and threads stayed in the parent."""
@@ -66,9 +68,11 @@ class Dashboard:
         return list(self._patches.capabilities())
 
     def _door(self, original: App) -> App:
+        patches = self._patches
+
         @functools.wraps(original)
         async def search(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-            if not self._patches.active:
+            if not patches.active:
                 await original(scope, receive, send)
                 return
             key = Keystroke()

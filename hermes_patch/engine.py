@@ -195,9 +195,7 @@ class Engine:
                 others = True
         raise self._replaced() if others else HostError("no SessionDB is open for writing")
 
-    def query_vector(
-        self, text: str, seconds: float, *, cached_only: bool = False
-    ) -> QueryVector:
+    def query_vector(self, text: str, seconds: float, *, cached_only: bool = False) -> QueryVector:
         """Return the vector of a query within *seconds*, or the reason why there is none."""
         with self.reader() as conn:
             if not store.exists(conn):

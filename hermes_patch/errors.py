@@ -4,6 +4,7 @@
     ├── ConfigError           the memorySearch block or a file it names is wrong
     ├── DeployError           apply or revert could not do its work; nothing was half-done
     ├── HostError             this Hermes lacks something a capability needs
+    │   ├── SeamMissing       a place we patch is missing or changed; the rest works
     │   └── DatabaseReplaced  another file took the place of the one Hermes has open
     ├── SchemaError           a table of ours has another shape than expected
     ├── VectorError           a vector is empty, not finite, zero or of another length
@@ -39,6 +40,10 @@ class DeployError(HermesPatchError):
 
 class HostError(HermesPatchError):
     """The running Hermes lacks a method, table or module that is needed."""
+
+
+class SeamMissing(HostError):
+    """A place in Hermes that a capability needs is missing or changed in this version."""
 
 
 class DatabaseReplaced(HostError):

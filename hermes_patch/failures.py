@@ -34,6 +34,7 @@ _REMEDIES = {
     "DatabaseError": "run `hermes-patch doctor`; it checks the database",
     "LegFailed": "run `hermes-patch doctor`; it checks the tables that are searched",
     "SchemaError": "run `hermes-patch doctor`; it names the table",
+    "SeamMissing": "the rest works; update hermes-patch, run `hermes-patch apply`, restart Hermes",
     "HostError": "restart Hermes; run `hermes-patch apply` after an update of Hermes",
 }
 _ELSE = "run `hermes-patch doctor`; if it finds nothing, this is a bug worth reporting"

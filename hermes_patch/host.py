@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import importlib
 import json
 import os
 import threading
@@ -19,13 +18,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
-from . import config, forks, keystrokes, methods, recall, redaction, stash, store, upstream
+from . import config, forks, keystrokes, methods, recall, redaction, seams, stash, store, upstream
 from .call import Call
 from .connecting import connect_readonly, identity
 from .dashboard import Dashboard
 from .engine import Engine, own_work
 from .guard import Guard, run_within
-from .patching import Entry, Patch, PatchSet, Refusal
+from .patching import Patch, PatchSet, Refusal
 from .worker import Registry, Worker
 
 T = TypeVar("T")
@@ -37,11 +36,6 @@ CARRY_SECONDS = 0.25
 """Most that a replacement of a transcript waits for us."""
 PREPARE_SECONDS = 1.0
 """Most that the first call of a process waits until our side of its database is made."""
-DESCRIPTION_NOTE = (
-    " Semantic recall is on: ask in plain language, in any wording, in Chinese or English; a "
-    "past conversation is found by its meaning too, so the words need not match. Each result "
-    "says in search_type whether keyword, vector or both found it."
-)
 
 
 class Host:
@@ -53,6 +47,7 @@ class Host:
         self.guard = Guard()
         self.dashboard = Dashboard(self.guard)
         self.refusals: list[Refusal] = []
+        self.buried: list[str] = []
         self.takeover = False
         self._started = time.time()
         self._folder = Path(__file__).resolve().parent.parent
@@ -77,22 +72,20 @@ class Host:
         """Patch SessionDB and the tool; idempotent. Raises HostError, ConfigError."""
         if self.patches.active or not config.load_inside_hermes().enabled:
             return self.refusals
-        patches = self._session_db_patches(importlib.import_module("hermes_state").SessionDB)
-        try:
-            tool = importlib.import_module("tools.session_search_tool")
-        except ImportError as error:
-            self.guard.note("tool", error)
-        else:
-            patches += self._tool_patches(tool)
+        patches = self._session_db_patches(seams.session_db())
+        tool = seams.tool()
+        patches += self._tool_patches(tool) if tool is not None else [seams.no_tool()]
         redaction.use(upstream.redact)
-        self.refusals = self.patches.apply(patches)
+        self.refusals, self.buried = self.patches.apply(patches), []
+        seams.tell(self.guard, self.refusals, self.patches.capabilities())
         return self.refusals
 
     def uninstall(self) -> list[str]:
         """Take all patches back and stop the workers; returns what lies under foreign patches."""
-        buried = self.dashboard.revert() + self.patches.revert()
+        self.buried += self.dashboard.revert() + self.patches.revert()
+        self.patches = type(self.patches)()  # what lies buried stays inert with the old one
         self._let_go()
-        return buried
+        return self.buried
 
     def _let_go(self) -> None:
         """Stop the workers, which may still embed, and only then close their embedders."""
@@ -156,7 +149,7 @@ class Host:
         helper = "_execute_write"
         door = helper if hasattr(session_db, helper) else "append_message"
         patches = [
-            Patch(session_db, "search_messages", self._search_messages, "search"),
+            seams.search(session_db, self._search_messages),
             Patch(session_db, door, self._waking, "realtime"),
             Patch(session_db, "__init__", self._opening, "open"),
         ]
@@ -174,16 +167,15 @@ class Host:
         if hasattr(tool, "_vector_recall"):
             self.takeover = True
             patches.append(Patch(tool, "_vector_recall", _instead(_nothing), "takeover"))
-        schema = getattr(tool, "SESSION_SEARCH_SCHEMA", None)
-        if isinstance(schema, dict) and isinstance(schema.get("description"), str):
-            patches.append(Patch(Entry(schema), "description", _with_note, "description"))
-        return patches
+        return [*patches, *seams.description(tool)]
 
     def _search_messages(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        patches = self.patches
+
         @functools.wraps(original)
         def search_messages(handle: Any, *args: Any, **kwargs: Any) -> Any:
             rows = original(handle, *args, **kwargs)
-            if not self.patches.active or own_work.get() or not isinstance(rows, list):
+            if not patches.active or own_work.get() or not isinstance(rows, list):
                 return rows
             call = functools.partial(Call.bind, original, handle, args, kwargs)
             key = keystrokes.current.get()
@@ -200,9 +192,11 @@ class Host:
         return search_messages
 
     def _session_search(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        patches = self.patches
+
         @functools.wraps(original)
         def session_search(*args: Any, **kwargs: Any) -> Any:
-            if not self.patches.active:
+            if not patches.active:
                 return original(*args, **kwargs)
             trace = recall.Trace()
             token = recall.tool_call.set(trace)
@@ -218,10 +212,12 @@ class Host:
         return session_search
 
     def _opening(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        patches = self.patches
+
         @functools.wraps(original)
         def opening(handle: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(handle, *args, **kwargs)
-            if self.patches.active:
+            if patches.active:
                 self.guard.run("open", lambda: self._note_file(handle), None)
             return result
 
@@ -232,10 +228,12 @@ class Host:
         self.dashboard.find()
 
     def _waking(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        patches = self.patches
+
         @functools.wraps(original)
         def writing(handle: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(handle, *args, **kwargs)
-            if self.patches.active and not own_work.get():
+            if patches.active and not own_work.get():
                 wake = self._wakes.get(handle) or self._bounded(
                     "wake", PREPARE_SECONDS, lambda: self._wake_of(handle)
                 )
@@ -268,9 +266,11 @@ class Host:
             return self._wakes.setdefault(handle, self.workers.of(engine).wake)
 
     def _carrying(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        patches = self.patches
+
         @functools.wraps(original)
         def replacing(handle: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.patches.active:
+            if patches.active:
                 session_id = kwargs.get("session_id", args[0] if args else None)
                 self._bounded("carry", CARRY_SECONDS, lambda: self._carry(handle, session_id))
             return original(handle, *args, **kwargs)
@@ -287,10 +287,6 @@ class Host:
 
 def _existing(folder: Path) -> Path | None:
     return folder if folder.is_dir() else None
-
-
-def _with_note(description: str) -> str:
-    return description if DESCRIPTION_NOTE in description else description + DESCRIPTION_NOTE
 
 
 def _nothing(*_args: Any, **_kwargs: Any) -> Any:

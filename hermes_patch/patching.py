@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MARK = "__hermes_patch__"
+ALREADY = "is patched already"
 _ABSENT: Any = object()
 
 
@@ -22,7 +23,8 @@ class Patch:
     """One attribute to replace.
 
     ``make(original)`` returns the replacement; *original* is what ``getattr`` gave, None
-    when ``adds`` is True and the attribute was not there.
+    when ``adds`` is True and the attribute was not there. A ``refusal`` says why this patch
+    cannot be made here.
     """
 
     owner: Any
@@ -30,6 +32,7 @@ class Patch:
     make: Callable[[Any], Any]
     capability: str
     adds: bool = False
+    refusal: str = ""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,18 @@ class Refusal:
 
     capability: str
     reason: str
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """What a replacement carries; a foreign ``functools.wraps`` copies it, so it must age."""
+
+    capability: str
+    patches: PatchSet
+
+    @property
+    def active(self) -> bool:
+        return self.patches.active
 
 
 @dataclass
@@ -55,18 +70,26 @@ class Entry:
 
 
 def is_ours(value: Any) -> bool:
-    """Tell whether *value*, or anything it wraps, was put in place by a PatchSet."""
+    """Tell whether *value*, or anything it wraps, is a replacement of an active PatchSet.
+
+    It may be that of another copy of this package.
+    """
     seen: set[int] = set()
     while value is not None and id(value) not in seen:
         seen.add(id(value))
-        if getattr(value, MARK, None) is not None:
+        mark = getattr(value, MARK, None)
+        if mark is not None and getattr(mark, "active", True):
             return True
         value = getattr(value, "__wrapped__", None)
     return False
 
 
 class PatchSet:
-    """A set of patches applied and reverted together; ``active`` is False when reverted."""
+    """A set of patches applied and reverted together; ``active`` is False when reverted.
+
+    One that left a replacement under a foreign patch must not be applied again: that
+    replacement would come to life beside its successor. A new set takes its place.
+    """
 
     def __init__(self) -> None:
         self.active = False
@@ -110,22 +133,23 @@ class PatchSet:
         """Yield the capabilities in place, each once."""
         yield from dict.fromkeys(slot.patch.capability for slot in self._slots)
 
-    @staticmethod
-    def _slot(patch: Patch) -> _Slot:
+    def _slot(self, patch: Patch) -> _Slot:
         raw = vars(patch.owner).get(patch.name, _ABSENT)
         replacement = patch.make(getattr(patch.owner, patch.name, None))
         if callable(replacement):
-            setattr(replacement, MARK, patch.capability)
+            setattr(replacement, MARK, _Mark(patch.capability, self))
         return _Slot(patch, raw, replacement)
 
 
 def _refusal(patch: Patch) -> Refusal | None:
+    if patch.refusal:
+        return Refusal(patch.capability, patch.refusal)
     current = getattr(patch.owner, patch.name, _ABSENT)
     owner = getattr(patch.owner, "__name__", type(patch.owner).__name__)
     if current is _ABSENT and not patch.adds:
         return Refusal(patch.capability, f"{owner}.{patch.name} does not exist in this version")
     if is_ours(current):
-        return Refusal(patch.capability, f"{owner}.{patch.name} is patched already")
+        return Refusal(patch.capability, f"{owner}.{patch.name} {ALREADY}")
     return None
 
 

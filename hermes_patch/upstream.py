@@ -29,16 +29,31 @@ def redact(text: str) -> str:
 
 
 def write(handle: Any, change: Callable[[sqlite3.Connection], T]) -> T:
-    """Run *change* through a SessionDB's write helper, uncounted; raises what the helper raises.
+    """Run *change* in one transaction of a SessionDB; raises what its write helper raises.
 
     The host merges its full-text index and truncates its log after so many writes. Ours are no
-    reason for either, so they leave its count as it was.
+    reason for either, so they leave its count as it was. Without a helper we do what it does.
     """
-    helper = handle._execute_write
+    helper = getattr(handle, "_execute_write", None)
+    if helper is None:
+        return _in_transaction(handle, change)
     unbound = getattr(helper, "__func__", None)
     if unbound is None or not isinstance(getattr(handle, "_write_count", None), int):
         return helper(change)  # type: ignore[no-any-return]
     return unbound(_Uncounted(handle), change)  # type: ignore[no-any-return]
+
+
+def _in_transaction(handle: Any, change: Callable[[sqlite3.Connection], T]) -> T:
+    with handle._lock:
+        conn = handle._conn
+        conn.execute("BEGIN IMMEDIATE")
+        try:
+            result = change(conn)
+        except BaseException:
+            conn.rollback()
+            raise
+        conn.commit()
+        return result
 
 
 class _Uncounted:

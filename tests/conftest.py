@@ -16,7 +16,7 @@ import targets
 _PARAMS = [pytest.param(target, id=target.name) for target in targets.CI] + [
     pytest.param(target, id=target.name, marks=pytest.mark.matrix) for target in targets.MATRIX
 ]
-_provide = functools.cache(targets.provide)
+provide = functools.cache(targets.provide)
 
 
 @pytest.fixture(scope="session", params=_PARAMS)
@@ -29,13 +29,13 @@ def target(request: pytest.FixtureRequest) -> targets.Target:
 @pytest.fixture(scope="session")
 def hermes(target: targets.Target) -> targets.Installed:
     """The release of ``target``, installed for the interpreter that runs the tests."""
-    return _provide(target)
+    return provide(target)
 
 
 @pytest.fixture(scope="session")
 def hermes_019() -> targets.Installed:
     """Hermes 0.19.0, for tests of what does not depend on the release."""
-    return _provide(targets.CI[1])
+    return provide(targets.CI[1])
 
 
 @pytest.fixture

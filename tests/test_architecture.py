@@ -25,7 +25,7 @@ LAYERS = [
     {"engine"},
     {"call"},
     {"recall", "sweeper", "methods", "deploy"},
-    {"worker", "keystrokes"},
+    {"worker", "keystrokes", "seams"},
     {"dashboard", "memory"},
     {"host", "overview", "backfill"},
     {"inside", "doctor", "demo", "demo_steps", "evaluation", "bench", "scheduling"},
@@ -35,7 +35,7 @@ LAYERS = [
     {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
-KNOWS_HERMES = {"host", "upstream", "config", "inside", "demo", "demo_steps", "deploy"}
+KNOWS_HERMES = {"host", "seams", "upstream", "config", "inside", "demo", "demo_steps", "deploy"}
 KNOWS_HERMES |= {"evaluation", "dashboard"}
 READS_ENVIRONMENT = {"config", "inside", "embedders", "deploy", "demo", "cli", "evaluation"}
 READS_ENVIRONMENT |= {"bench"}

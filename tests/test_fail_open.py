@@ -124,7 +124,7 @@ SEAMS = (
 AT_REGISTER = (
     "host:Host",
     "host:Host.install",
-    "host:_with_note",
+    "seams:_with_note",
     "host:Host._session_db_patches",
     "host:Host._tool_patches",
     "host:PatchSet",

@@ -24,7 +24,7 @@ The columns are the Pythons of the machine that made this; a kind that is missin
 _OWN = """
 ## Hermes's own tests
 The tests that Hermes brings for its session database, its session search, its plugins and its
-dashboard's search, as they stand in four trees of its history: unpatched, and patched while the
+dashboard's search, as they stand in trees of its history: unpatched, and patched while the
 embedding server is fine, refuses, hangs and answers garbage. What differs is named. Alone:
 `python tests/compatibility/own_tests.py GIT_DIR`.
 
